@@ -1,0 +1,71 @@
+"""Pyro effect handlers that the batched energy runs the model under.
+
+In: a model.  Out: the same model, without validation, or with its observations scaled.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pyro
+import torch
+from pyro.poutine.messenger import Messenger
+from torch.distributions import Distribution
+
+
+class ScaleObservations(Messenger):
+    """Multiply the log density of what is observed of a batch of `size` rows."""
+
+    def __init__(self, factor: float, size: int) -> None:
+        super().__init__()
+        self.factor, self.size = factor, size
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if not msg["is_observed"] or (msg["scale"] is not None and torch.as_tensor(msg["scale"]).ne(1).any()):
+            return  # a plate(size=, subsample=) has scaled it already
+        in_plate = any(frame.size == self.size for frame in msg["cond_indep_stack"])
+        value = msg["value"]
+        if in_plate or (torch.is_tensor(value) and value.dim() > 0 and len(value) == self.size):
+            msg["scale"] = msg["scale"] * self.factor
+
+
+class LastSite(Messenger):
+    """Remember the site that the model came to last, for error texts."""
+
+    name: str | None = None
+
+    def _pyro_sample(self, msg: Any) -> None:
+        self.name = msg["name"]
+
+
+class Unvalidated(Messenger):
+    """Validation off, also in distributions that were made with it on: it branches on values.
+
+    Pyro's global switch is set for the time of the block and put back.
+    """
+
+    def __enter__(self) -> Unvalidated:
+        self._switch = pyro.validation_enabled(False)
+        self._switch.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> Any:
+        result = super().__exit__(*exception)
+        self._switch.__exit__(*exception)
+        return result
+
+    def _pyro_sample(self, msg: Any) -> None:
+        msg["fn"] = _without_validation(msg["fn"])
+
+
+def _without_validation(value: Any) -> Any:
+    """A shallow copy of a distribution, and of those inside it, that checks nothing."""
+    if isinstance(value, (list, tuple)) and any(isinstance(item, Distribution) for item in value):
+        return type(value)(map(_without_validation, value))
+    if not isinstance(value, Distribution):
+        return value
+    bare = copy.copy(value)
+    bare.__dict__.update({name: _without_validation(inner) for name, inner in vars(value).items()})
+    bare.__dict__["_validate_args"] = False
+    return bare

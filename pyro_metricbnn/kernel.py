@@ -1,0 +1,261 @@
+"""Walk the low-loss fiber around a MAP estimate (paper, section 4.1).
+
+In: a Pyro model and its data.  Out: Trajectories, thetas (N, T + 1, D); or, in Pyro's MCMC, one chain.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
+from torch import Tensor
+from torch.utils.data import DataLoader
+from tqdm.auto import tqdm
+
+from .map_estimate import find_map
+from .minibatches import Minibatches, MinibatchPotential
+from .particles import Ground, Particles, start
+from .potential import BatchedPotential
+from .refiners import Adam, Refiner, Steer, named_refiner
+from .sites import Model
+from .trajectories import Recorder, Trajectories
+from .units import prior_units
+
+
+class DriftRefineKernel(MCMCKernel):
+    """Particles leave the MAP, each with a random drift, and the gradient keeps them on the fiber.
+
+    `walk` moves N particles at once. The same kernel works in Pyro's own `MCMC`, with one particle a
+    chain.
+
+    Args:
+        model: A Pyro model with continuous latent sites.
+        refiner: `Steer()`, `Descent()`, `Adam()` or one of their lower-case names. None takes Steer on
+            full data and Adam on minibatches, whose noise biases Steer.
+        num_steps: T, the number of recorded points that the walk is planned for.
+        compile: Whether to compile the energy; None where the gradients to come are worth it.
+        chunk_size: At most this many particles at once, for when memory is short.
+
+    Example:
+        >>> kernel = DriftRefineKernel(model, num_steps=10)
+        >>> kernel.walk(x, y, num_particles=4, progress=False).thetas.shape
+        torch.Size([4, 11, 3])
+        >>> MCMC(kernel, num_samples=5, warmup_steps=2, disable_progbar=True).run(x, y)
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        refiner: Refiner | str | None = None,
+        num_steps: int = 100,
+        compile: bool | None = None,
+        chunk_size: int | None = None,
+    ) -> None:
+        if num_steps < 1:
+            raise ValueError(
+                f"num_steps must be at least 1, got {num_steps}: a walk needs a step to leave the MAP. "
+                "The paper takes 50 to 100."
+            )
+        self.model = model
+        self.refiner = None if refiner is None else named_refiner(refiner)
+        self.num_steps = num_steps
+        self.compile = compile
+        self.chunk_size = chunk_size
+        self._given: dict[str, Tensor] | None = None
+        self._potential_energy: BatchedPotential | None = None
+        self._chain: tuple[Ground, Particles] | None = None
+        self.transforms: dict[str, Any] | None = None
+        self.cleanup()
+
+    # ------------------------------------------------------------------------------ N particles
+
+    def walk(
+        self,
+        *args: Any,
+        num_particles: int = 20,
+        initial_params: Mapping[str, Tensor] | None = None,
+        batch_size: int | None = None,
+        thin: int = 1,
+        storage_dtype: torch.dtype | None = None,
+        storage_device: torch.device | str | None = None,
+        progress: bool = True,
+        **kwargs: Any,
+    ) -> Trajectories:
+        """Walk N particles for T steps.
+
+        Args:
+            *args: The model's arguments, or a DataLoader of batches of them.
+            num_particles: N.
+            initial_params: Constrained values to start the MAP search from.
+            batch_size: Take minibatches of this many rows of the arguments.
+            thin: Record only every so many steps.
+            storage_dtype: Precision of the record, for large D (torch.float16 halves it).
+            storage_device: Where the record is kept, for large D ("cpu").
+            progress: Show progress bars.
+            **kwargs: The model's keyword arguments.
+        """
+        if num_particles < 1:
+            raise ValueError(
+                f"num_particles must be at least 1, got {num_particles}: without a particle nothing walks. "
+                "The default is 20."
+            )
+        if not 1 <= thin <= self.num_steps:
+            raise ValueError(f"thin must be from 1 to num_steps = {self.num_steps}, got {thin}.")
+        potential = self._potential(args, kwargs, batch_size)
+        estimate = find_map(potential, initial_params, progress=progress)
+        ground = Ground(potential, estimate.theta, estimate.units.scale, self.num_steps, num_particles)
+        refiner = self._refiner_for(potential)
+        ground = self._planned(ground, refiner)
+        return _walk(ground, refiner, thin, storage_dtype, storage_device, progress)
+
+    def _potential(self, args: tuple[Any, ...], kwargs: dict[str, Any], batch_size: int | None) -> BatchedPotential:
+        if args and isinstance(args[0], DataLoader):
+            if batch_size is not None:
+                raise ValueError("batch_size is the loader's to say: pass tensors, or a loader without it.")
+            return MinibatchPotential(self.model, args[0])
+        if batch_size is not None:
+            batches = Minibatches(args, batch_size)
+            return MinibatchPotential(self.model, batches, batches.num_data)
+        return BatchedPotential(self.model, *args, **kwargs)
+
+    def _refiner_for(self, potential: BatchedPotential) -> Refiner:
+        if self.refiner is not None:
+            return self.refiner
+        return Adam() if isinstance(potential, MinibatchPotential) else Steer()
+
+    def _planned(self, ground: Ground, refiner: Refiner) -> Ground:
+        """With the energy run in the way that the length of the walk pays for."""
+        mode = "auto" if self.compile is None else "compile" if self.compile else "trace"
+        calls = refiner.num_gradients(ground)
+        potential = ground.potential.using(mode=mode, expected_calls=calls, chunk_size=self.chunk_size)
+        planned = replace(ground, potential=potential)
+        if "curvature" in vars(ground):  # measured already, to know the number of calls
+            vars(planned)["curvature"] = ground.curvature
+        return planned
+
+    # --------------------------------------------------------------------------- Pyro's MCMC
+
+    def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
+        self._potential_energy = self._potential(args, kwargs, None)
+        self.transforms = {site.name: site.transform.inv for site in self._potential_energy.sites.sites}
+        self._chain = None
+
+    @property
+    def initial_params(self) -> dict[str, Tensor]:
+        """The MAP by site, unconstrained, as Pyro's MCMC wants it."""
+        if self._given is None:
+            if self._potential_energy is None:
+                raise ValueError("the kernel has no data yet: MCMC(kernel, ...).run(*args) gives it.")
+            theta = find_map(self._potential_energy, progress=False).theta
+            return self._potential_energy.sites.unconstrained(theta)
+        return self._given
+
+    @initial_params.setter
+    def initial_params(self, params: dict[str, Tensor]) -> None:
+        self._given = params
+
+    def sample(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The next recorded point after `params`."""
+        potential = self._potential_energy
+        if potential is None:
+            raise ValueError("the kernel has no data yet: MCMC(kernel, ...).run(*args) gives it.")
+        theta = potential.sites.flatten_unconstrained(params)
+        refiner = self._refiner_for(potential)
+        if self._chain is None or not torch.equal(self._chain[1].theta[0], theta):
+            self._chain = self._start_chain(potential, theta, refiner)
+        ground, particles = self._chain
+        moved, error = refiner.advance(ground, particles)
+        good = moved.is_finite
+        self._frozen += int(not bool(good))
+        particles = moved.where(good, particles)
+        self._chain, self._error = (ground, particles), float(error)
+        return potential.sites.unconstrained(particles.theta[0])
+
+    def _start_chain(self, potential: BatchedPotential, theta: Tensor, refiner: Refiner) -> tuple[Ground, Particles]:
+        ground = Ground(potential, theta, prior_units(potential).scale, self.num_steps, 1)
+        ground = self._planned(ground, refiner)
+        return ground, refiner.approach(ground, _checked(start(ground, refiner.padding(len(theta)))))
+
+    def logging(self) -> OrderedDict[str, str]:
+        if self._chain is None:
+            return OrderedDict()
+        particles = self._chain[1]
+        return OrderedDict(
+            [
+                ("step size", f"{particles.step_size:.2e}"),
+                ("energy", f"{float(particles.energy):.1f}"),
+                ("energy error", f"{self._error:.2g}"),
+            ]
+        )
+
+    def diagnostics(self) -> dict[str, Any]:
+        return {"divergences": list(range(self._frozen)), "energy error": self._error}
+
+    def cleanup(self) -> None:
+        self._potential_energy = self._chain = self.transforms = None
+        self._frozen, self._error = 0, float("nan")
+
+
+def _checked(particles: Particles) -> Particles:
+    if not bool(particles.is_finite.all()):
+        raise ValueError(
+            f"the energy at the MAP is {float(particles.energy[0])}, or its gradient is not finite: no particle "
+            "can leave it. Check the data and the initial values, or train the network again."
+        )
+    return particles
+
+
+def _walk(
+    ground: Ground,
+    refiner: Refiner,
+    thin: int,
+    storage_dtype: torch.dtype | None,
+    storage_device: torch.device | str | None,
+    progress: bool,
+) -> Trajectories:
+    """All particles from the MAP, T steps; one whose energy is not finite stays where it last was sound."""
+    particles = _checked(start(ground, refiner.padding(len(ground.scale))))
+    record = Recorder(
+        ground.potential.sites,
+        ground.theta_star,
+        particles.energy,
+        ground.num_steps // thin,
+        refiner.reach(ground) * thin,
+        storage_dtype,
+        storage_device,
+    )
+    alive = torch.ones_like(particles.energy, dtype=torch.bool)
+    particles = refiner.approach(ground, particles)
+    with tqdm(total=ground.num_steps, desc="walk", disable=not progress, unit=" steps") as bar:
+        for step in range(ground.num_steps):
+            moved, error = refiner.advance(ground, particles)
+            alive = alive & moved.is_finite
+            moved = moved.where(alive, particles)
+            if (step + 1) % thin == 0:
+                survived = _survived(ground, refiner, particles, moved)
+                record.record(moved.theta, moved.energy, error, survived, moved.step_size, alive)
+            particles = moved
+            bar.update()
+            if progress:
+                bar.set_postfix(energy=f"{float(moved.energy.mean()):.1f}", alive=int(alive.sum()), refresh=False)
+    if not bool(alive.all()):
+        lost = int((~alive).sum())
+        warnings.warn(
+            f"{lost} of {len(alive)} particles came to an energy that is not finite and stand frozen at their last "
+            "good point; their later points are left out of the samples. Take a smaller step: eta for Descent, "
+            "error for Steer.",
+            stacklevel=3,
+        )
+    return record.trajectories()
+
+
+def _survived(ground: Ground, refiner: Refiner, before: Particles, after: Particles) -> Tensor:
+    """The part of the drift that is left of a step (N,)."""
+    moved = (after.theta - before.theta) / refiner.units(ground)
+    return (moved * before.drift[:, : moved.shape[1]]).sum(-1) / refiner.reach(ground)

@@ -1,0 +1,233 @@
+"""Find the point that the walk leaves: theta_star, where the potential energy is lowest.
+
+In: a BatchedPotential.  Out: `MapEstimate`, theta_star (D,) and how the search ended.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from .minibatches import MinibatchPotential
+from .potential import BatchedPotential
+from .units import PriorUnits, prior_units
+
+ADAM_STEPS = 300  # from scratch, for all starts at once
+BATCH_STEPS = 1000  # of Adam on minibatches
+SETTLED = 0.1  # nats in 50 iterations: less than this does not move the posterior
+FAR = 10.0  # prior deviations: a coordinate that far out, with the energy still falling, runs away
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapEstimate:
+    """The end of a MAP search.
+
+    Args:
+        theta: theta_star (D,).
+        params: The same by site, constrained.
+        energy: U at theta_star.
+        converged: Whether the energy had stopped falling.
+        unbounded: Sites along which the density has no maximum; they stand at the prior's median, and
+            theta_star is the best point given that.
+        energies: The energy along the search.
+        units: The prior's centre and deviations, which the search used.
+    """
+
+    theta: Tensor
+    params: dict[str, Tensor]
+    energy: float
+    converged: bool
+    unbounded: tuple[str, ...]
+    energies: tuple[float, ...]
+    units: PriorUnits
+
+
+def find_map(
+    potential: BatchedPotential,
+    init: Mapping[str, Tensor] | None = None,
+    *,
+    num_starts: int = 8,
+    max_iterations: int = 500,
+    progress: bool = True,
+) -> MapEstimate:
+    """Minimise the potential energy.
+
+    From `init`, or the weights of a bayesianized module, or else from scratch: several starts around
+    the prior's median, all at once with Adam, then L-BFGS from the best. A hierarchical density can be
+    unbounded (its scale goes to zero while its effects close in): such a site is noticed, said, and
+    held at the prior's median.
+
+    Args:
+        potential: The energy to minimise.
+        init: Constrained values to start from; sites that it leaves out start at the prior's median.
+        num_starts: Starts from scratch.
+        max_iterations: Iterations of L-BFGS.
+        progress: Show a progress bar.
+
+    Example:
+        >>> estimate = find_map(BatchedPotential(model, x, y), progress=False)
+        >>> estimate.converged
+        True
+    """
+    if num_starts < 1:
+        raise ValueError(f"num_starts must be at least 1, got {num_starts}: the search starts somewhere.")
+    units = prior_units(potential)
+    starts = _starts(potential, units, init, num_starts)
+    free = torch.ones_like(units.scale, dtype=torch.bool)
+    with tqdm(desc="MAP", disable=not progress, leave=False, unit=" steps") as bar:
+        while True:
+            z, energies, converged = _descend(potential, units, starts, free, max_iterations, bar)
+            runaway = free & (z.abs() > FAR)
+            if converged or not bool(runaway.any()):
+                break
+            free = free & ~_with_their_sites(potential, runaway)
+            starts = torch.where(free, starts[:1], torch.zeros_like(z))
+    theta = units.theta(z).detach()
+    energy = energies[-1]
+    if not (bool(theta.isfinite().all()) and energy == energy and abs(energy) < float("inf")):
+        raise ValueError(
+            f"no start had a finite energy (the best had {energy}): the model gives its data no density. "
+            "Check the data for NaN, or pass initial values with a finite density."
+        )
+    unbounded = tuple(dict.fromkeys(potential.sites.at(int(i)) for i in (~free).nonzero()))
+    _say(converged, unbounded, energies)
+    return MapEstimate(
+        theta=theta,
+        params=potential.unflatten(theta),
+        energy=energy,
+        converged=converged and not unbounded,
+        unbounded=unbounded,
+        energies=tuple(energies),
+        units=units,
+    )
+
+
+def _starts(
+    potential: BatchedPotential, units: PriorUnits, init: Mapping[str, Tensor] | None, num_starts: int
+) -> Tensor:
+    """Where the search starts, in prior deviations: (1, D) for given values, (S, D) from scratch."""
+    init = init if init is not None else getattr(potential.model, "trained_params", None)
+    if init is not None:
+        filled = {**potential.unflatten(units.center), **init}
+        start = potential.flatten(filled)
+        wrong = sorted({potential.sites.at(int(i)) for i in (~start.isfinite()).nonzero()})
+        if wrong:
+            raise ValueError(
+                f"the initial values of {', '.join(wrong)} are not finite, or on the edge of their support: "
+                "the walk has nowhere to start. Pass finite values inside the support."
+            )
+        return units.z(start)[None]
+    jitter = torch.empty(num_starts, potential.dim, device=units.scale.device, dtype=units.scale.dtype)
+    jitter.uniform_(-1, 1)
+    jitter[0] = 0
+    return jitter
+
+
+def _descend(
+    potential: BatchedPotential,
+    units: PriorUnits,
+    starts: Tensor,
+    free: Tensor,
+    max_iterations: int,
+    bar: tqdm,
+) -> tuple[Tensor, list[float], bool]:
+    """Lower the energy over the free coordinates: the best z (D,), energies, and whether they settled."""
+
+    def evaluate(z: Tensor) -> tuple[Tensor, Tensor]:
+        value, grad = potential.value_and_grad(units.theta(z))
+        bar.update()
+        return value, torch.where(free, grad * units.scale, 0.0)
+
+    if isinstance(potential, MinibatchPotential):
+        return _adam(evaluate, starts, BATCH_STEPS, bar)
+    energies: list[float] = []
+    z = starts[0]
+    if len(starts) > 1:
+        z, energies, _ = _adam(evaluate, starts, ADAM_STEPS, bar)
+    z, more, converged = _lbfgs(evaluate, z, max_iterations, bar)
+    return z, energies + more, converged
+
+
+Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def _adam(evaluate: Evaluate, starts: Tensor, num_steps: int, bar: tqdm) -> tuple[Tensor, list[float], bool]:
+    """Adam from all starts at once, with a falling rate; gives the best that did not run away."""
+    z = starts.clone().requires_grad_()
+    optimizer = torch.optim.Adam([z], lr=0.05)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps, eta_min=5e-4)
+    energies: list[float] = []
+    value = starts.new_full((len(starts),), float("inf"))
+    for step in range(num_steps):
+        value, grad = evaluate(z.detach())
+        z.grad = grad.nan_to_num()
+        optimizer.step()
+        schedule.step()
+        energies.append(float(value.nan_to_num(float("inf")).min()))
+        if step % 20 == 0:
+            bar.set_postfix(energy=f"{energies[-1]:.1f}", refresh=False)
+    end = z.detach()
+    score = value.nan_to_num(float("inf"))
+    bounded = (end.abs() <= FAR).all(-1) & score.isfinite()
+    score = torch.where(bounded, score, float("inf")) if bool(bounded.any()) else score
+    quarter = num_steps // 4
+    late, before = torch.tensor(energies[-quarter:]), torch.tensor(energies[-2 * quarter : -quarter])
+    noise = float((late.var() / quarter + before.var() / quarter).sqrt())
+    settled = float(before.mean() - late.mean()) < SETTLED + 2 * noise
+    return end[score.argmin()], energies, settled
+
+
+def _lbfgs(evaluate: Evaluate, start: Tensor, max_iterations: int, bar: tqdm) -> tuple[Tensor, list[float], bool]:
+    """L-BFGS until the energy has settled, from one start (D,)."""
+    z = start.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS([z], max_iter=10, history_size=20, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        value, grad = evaluate(z.detach()[None])
+        z.grad = grad[0].nan_to_num()
+        return value[0].nan_to_num(float("inf"))
+
+    energies: list[float] = []
+    best, settled = start, False
+    for _ in range(max_iterations // 10):
+        energy = float(optimizer.step(closure))
+        if not (bool(z.isfinite().all()) and energy < float("inf")):
+            break
+        best = z.detach().clone()
+        energies.append(energy)
+        bar.set_postfix(energy=f"{energy:.1f}", refresh=False)
+        settled = len(energies) > 5 and energies[-6] - energy < SETTLED
+        if settled or bool((best.abs() > 1e3 * FAR).any()):
+            break
+    energies.append(float(evaluate(best[None])[0]))
+    return best, energies, settled
+
+
+def _with_their_sites(potential: BatchedPotential, coordinates: Tensor) -> Tensor:
+    """All coordinates of the sites that the marked ones belong to."""
+    marked = coordinates.clone()
+    for site in potential.sites.sites:
+        marked[site.start : site.stop] = coordinates[site.start : site.stop].any()
+    return marked
+
+
+def _say(converged: bool, unbounded: tuple[str, ...], energies: list[float]) -> None:
+    if unbounded:
+        warnings.warn(
+            f"the density has no maximum along {', '.join(map(repr, unbounded))}: the energy falls without end. "
+            "The walk starts from the best point with it at the prior's median. A non-centred parametrisation "
+            "(pyro.infer.reparam.LocScaleReparam) removes the cause.",
+            stacklevel=3,
+        )
+    elif not converged:
+        fall = energies[max(0, len(energies) - 6)] - energies[-1]
+        warnings.warn(
+            f"the MAP search did not converge: the energy still fell by {fall:.2g} nats at the end. The walk "
+            "starts from where it came to; pass more max_iterations, or train the network longer.",
+            stacklevel=3,
+        )

@@ -1,0 +1,91 @@
+"""The potential energy estimated from minibatches.
+
+In: a model and a DataLoader, or tensors and a batch size.  Out: a BatchedPotential of the next batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
+
+from .graphs import BatchedFunction
+from .handlers import ScaleObservations
+from .potential import BatchedPotential
+from .sites import Model
+
+
+class MinibatchPotential(BatchedPotential):
+    """An unbiased estimate of U from a minibatch, the next one at each call.
+
+    Observations are scaled to the full data; the prior is counted once. What is scaled: observed
+    sites in a plate of the batch's length, or whose value has that many rows.
+
+    Args:
+        model: A Pyro model of a batch.
+        batches: A DataLoader, or anything else that can be iterated again and again, of tensors,
+            tuples (the model's arguments) or dicts (its keyword arguments).
+        num_data: The size of the full data; a DataLoader knows it.
+    """
+
+    def __init__(self, model: Model, batches: Any, num_data: int | None = None) -> None:
+        self.batches = batches
+        self.num_data = num_data if num_data is not None else len(batches.dataset)
+        self._stream = self._endless()
+        args, kwargs = next(self._stream)
+        super().__init__(model, *args, **kwargs)
+
+    def _endless(self) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+        while True:
+            empty = True
+            for batch in self.batches:
+                empty = False
+                if isinstance(batch, Mapping):
+                    yield (), dict(batch)
+                else:
+                    yield (tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)), {}
+            if empty:
+                raise ValueError("the loader gave no batch: there is no data to walk on.")
+
+    def inside(self, step: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+        """step(value_and_grad, theta, *inputs), each call on the next batch."""
+        return partial(step, self.value_and_grad)
+
+    def _call(self, function: BatchedFunction, theta: Tensor) -> tuple[Tensor, ...]:
+        self.args, self.kwargs = next(self._stream)
+        self._data = tuple(leaf for leaf in tree_flatten((self.args, self.kwargs))[0] if torch.is_tensor(leaf))
+        return super()._call(function, theta)
+
+    def _scaled(self, model: Model) -> Model:
+        size = len(self._data[0])
+        return ScaleObservations(self.num_data / size, size)(model)
+
+
+class Minibatches:
+    """Random minibatches of one size of tensors with the same number of rows, from the global generator.
+
+    Each pass takes a new permutation and leaves out the rows that do not fill a batch, so that all
+    batches have one shape.
+    """
+
+    def __init__(self, args: tuple[Any, ...], batch_size: int) -> None:
+        self.rows = {len(arg) for arg in args if torch.is_tensor(arg)}
+        if len(self.rows) != 1:
+            raise ValueError(
+                f"batch_size needs data with the same number of rows, got {sorted(self.rows)}: "
+                "pass x and y of equal length, or a DataLoader."
+            )
+        self.num_data = self.rows.pop()
+        if not 1 <= batch_size <= self.num_data:
+            raise ValueError(f"batch_size must be from 1 to the number of rows, {self.num_data}, got {batch_size}.")
+        self.args, self.batch_size = args, batch_size
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        order = torch.randperm(self.num_data, device="cpu")
+        for start in range(0, self.num_data - self.batch_size + 1, self.batch_size):
+            rows = order[start : start + self.batch_size]
+            yield tuple(arg[rows.to(arg.device)] if torch.is_tensor(arg) else arg for arg in self.args)

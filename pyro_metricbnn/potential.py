@@ -1,0 +1,215 @@
+"""The potential energy of a Pyro model, and its gradient, for a batch of particles.
+
+In: a model and its data.  Out: U (N,) and grad U (N, D) for theta (N, D), flat and unconstrained.
+U is Pyro's own: minus the log joint density, minus the log Jacobians of the sites' transforms.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import pyro
+import torch
+from pyro import poutine
+from torch import Tensor
+from torch.func import grad_and_value
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from .graphs import BatchedFunction, Execution
+from .handlers import LastSite, Unvalidated
+from .sites import Model, Sites, find_sites
+
+
+class BatchedPotential:
+    """Potential energy of any Pyro model with continuous latent sites, for all particles at once.
+
+    `pyro.param`s are held at the values that they have when the energy is first traced. Settings of
+    the execution go through `using`, because all arguments here belong to the model.
+
+    Args:
+        model: A Pyro model.
+        *args: The model's arguments.
+        **kwargs: The model's keyword arguments.
+
+    Example:
+        >>> def model(y):
+        ...     mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+        ...     with pyro.plate("data", len(y)):
+        ...         pyro.sample("obs", dist.Normal(mean, 1.0), obs=y)
+        >>> potential = BatchedPotential(model, torch.ones(3))
+        >>> potential.grad(torch.tensor([[0.0], [0.75]]))
+        tensor([[-3.],
+                [ 0.]])
+    """
+
+    def __init__(self, model: Model, *args: Any, **kwargs: Any) -> None:
+        self.model = model
+        self.args, self.kwargs = args, kwargs
+        self.sites, self.prototype = _inspect(model, args, kwargs)
+        self._bind(Execution())
+
+    def _bind(self, execution: Execution) -> None:
+        leaves, self._spec = tree_flatten((self.args, dict(self.kwargs)))
+        self._is_data = [torch.is_tensor(leaf) for leaf in leaves]
+        self._data = tuple(leaf.detach() for leaf in leaves if torch.is_tensor(leaf))
+        self._constants = [None if torch.is_tensor(leaf) else leaf for leaf in leaves]
+        self._value_and_grad = BatchedFunction(grad_and_value(self._energy), execution)
+        self._parts = BatchedFunction(self._energy_parts, Execution(mode="vmap", chunk_size=execution.chunk_size))
+
+    def using(self, **settings: Any) -> BatchedPotential:
+        """The same potential, run in another way: `mode`, `expected_calls`, `chunk_size` of `Execution`.
+
+        Example:
+            >>> potential = BatchedPotential(model, x, y).using(mode="compile", chunk_size=10)
+        """
+        other = copy.copy(self)
+        other._bind(Execution(**{**vars(self.execution), **settings}))
+        return other
+
+    @property
+    def execution(self) -> Execution:
+        return self._value_and_grad.execution
+
+    @property
+    def dim(self) -> int:
+        """D, the number of unconstrained coordinates."""
+        return self.sites.dim
+
+    def flatten(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Constrained values by site -> theta (D,)."""
+        return self.sites.flatten(values)
+
+    def unflatten(self, theta: Tensor) -> dict[str, Tensor]:
+        """theta (..., D) -> constrained values (..., *site shape) by site."""
+        return self.sites.unflatten(theta)
+
+    def value(self, theta: Tensor) -> Tensor:
+        """U of each particle: (N, D) -> (N,)."""
+        prior, likelihood = self.energy_parts(theta)
+        return prior + likelihood
+
+    def grad(self, theta: Tensor) -> Tensor:
+        """The gradient of U at each particle: (N, D) -> (N, D)."""
+        return self.value_and_grad(theta)[1]
+
+    def value_and_grad(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """U (N,) and its gradient (N, D) in one pass; the call that a walk is made of."""
+        grad, value = self._call(self._value_and_grad, theta)
+        return value, grad
+
+    def inside(self, step: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+        """step(value_and_grad, theta, *inputs) with the first argument filled in.
+
+        Where the energy is compiled, the whole step is, together with it.
+        """
+
+        def with_energy(function: Callable[[Tensor], tuple[Tensor, ...]], *inputs: Any) -> tuple[Tensor, ...]:
+            def value_and_grad(theta: Tensor) -> tuple[Tensor, Tensor]:
+                grad, value = function(theta)
+                return value, grad
+
+            return step(value_and_grad, *inputs)
+
+        return self._explained(self._value_and_grad.inside(with_energy, self._data))
+
+    def energy_parts(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """U split into what the prior (with the Jacobians) and what the observations contribute: (N,), (N,)."""
+        prior, likelihood = self._call(self._parts, theta)
+        return prior, likelihood
+
+    def _call(self, function: BatchedFunction, theta: Tensor) -> tuple[Tensor, ...]:
+        if theta.dim() != 2 or theta.shape[-1] != self.dim:
+            raise ValueError(
+                f"theta has shape {tuple(theta.shape)}, but must be (N, {self.dim}): one row a particle, "
+                "one column an unconstrained coordinate."
+            )
+        return self._explained(function)(theta.detach(), *self._data)
+
+    def _explained(self, function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+        """The function with validation off, and torch's errors in the words of the model."""
+
+        def run(*inputs: Any) -> tuple[Tensor, ...]:
+            watch = LastSite()
+            try:
+                with watch, Unvalidated():
+                    return function(*inputs)
+            except RuntimeError as error:
+                _explain(error, watch.name)
+
+        return run
+
+    def _energy(self, theta: Tensor, *data: Tensor) -> Tensor:
+        prior, likelihood = self._energy_parts(theta, *data)
+        return prior + likelihood
+
+    def _energy_parts(self, theta: Tensor, *data: Tensor) -> tuple[Tensor, Tensor]:
+        """One theta (D,) -> the two parts of U."""
+        values, jacobian = self.sites.constrain(theta)
+        remaining = iter(data)
+        leaves = [next(remaining) if is_data else c for is_data, c in zip(self._is_data, self._constants, strict=True)]
+        args, kwargs = tree_unflatten(leaves, self._spec)
+        model = self._scaled(self.model)
+        trace = poutine.trace(poutine.condition(model, data=values)).get_trace(*args, **kwargs)
+        trace.compute_log_prob()
+        prior, likelihood = -jacobian, theta.new_zeros(())
+        for name, node in trace.nodes.items():
+            if node["type"] != "sample":
+                continue
+            if name in values:
+                prior = prior - node["log_prob_sum"]
+            else:
+                likelihood = likelihood - node["log_prob_sum"]
+        return prior, likelihood
+
+    def _scaled(self, model: Model) -> Model:
+        """The model with its likelihood scaled to the full data; all of it is here."""
+        return model
+
+
+def _inspect(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Sites, poutine.Trace]:
+    """The model's sites, after a look whether the energy is finite where particles may be."""
+    if not callable(model):
+        raise ValueError(f"model must be a Pyro model (a callable), got {type(model).__name__}.")
+    sites, trace = find_sites(model, args, kwargs)
+    with warnings.catch_warnings(), pyro.validation_enabled(False):
+        trace.compute_log_prob()
+    for name, node in trace.nodes.items():
+        if node["type"] == "sample" and bool(node["log_prob_sum"].isnan()):
+            raise ValueError(
+                f"the log density of site {name!r} is not a number{_blame(name, node, args, kwargs)}: "
+                "no walk can start there. Look for NaN or inf in the data, and for parameters of the "
+                "distribution that leave their range."
+            )
+    return sites, trace
+
+
+def _blame(name: str, node: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Which input has the NaN or inf that made a density undefined."""
+    inputs = {f"argument {i}": arg for i, arg in enumerate(args)} | {f"argument {k!r}": v for k, v in kwargs.items()}
+    if node["is_observed"]:
+        inputs[f"the observed value of {name!r}"] = node["value"]
+    for said, value in inputs.items():
+        if torch.is_tensor(value) and value.is_floating_point() and not bool(value.isfinite().all()):
+            count = int((~value.isfinite()).sum())
+            return f", and {said} has {count} entries that are not finite"
+    return ""
+
+
+def _explain(error: RuntimeError, site: str | None) -> NoReturn:
+    """Turn torch's word for what vmap cannot do into what the model's author can do."""
+    text = str(error)
+    if "data-dependent control flow" in text or "tracing tensor" in text or ".item()" in text:
+        raise ValueError(
+            f"the model branches on the value of a tensor at or after site {site!r} (an `if`, `.item()` or a "
+            "Python loop over values): all particles have to take one path. Use torch.where, or run the "
+            'particles one after another with BatchedPotential(...).using(mode="loop").'
+        ) from error
+    if "randomness" in text:
+        raise ValueError(
+            f"the model draws random numbers by itself at or after site {site!r} (not through pyro.sample): "
+            "its energy is not a function of the sites. Draw them before, or make them latent sites."
+        ) from error
+    raise error

@@ -1,0 +1,300 @@
+"""How the gradient keeps a drifting particle on the low-loss fiber.
+
+In: particles at one recorded point.  Out: the particles at the next, and the energy error made.
+
+A refiner is a frozen set of knobs. Every one has `advance`, a recorded step; `approach` is for one
+that has to leave the MAP, or to tune itself, before the first point is recorded.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from .particles import Ground, Particles
+
+MIN_DIM = 8  # Steer's dynamics degenerate in few dimensions (D - 1 = 0 at D = 1): smaller models are padded
+ValueAndGrad = Callable[[Tensor], tuple[Tensor, Tensor]]
+TUNING_GAIN = 0.3  # of the way to the step that the last error asks for
+
+
+class Refiner(ABC):
+    """Takes particles from one recorded point of the walk to the next."""
+
+    def padding(self, dim: int) -> int:
+        """How many coordinates to add to a model of `dim`."""
+        return 0
+
+    def units(self, ground: Ground) -> Tensor:
+        """What a drift of length 1 means in each coordinate (D,)."""
+        return ground.scale
+
+    @abstractmethod
+    def reach(self, ground: Ground) -> float:
+        """How far the drift alone would go from one recorded point to the next."""
+
+    @abstractmethod
+    def num_gradients(self, ground: Ground) -> int:
+        """About how many gradients a whole walk takes."""
+
+    def approach(self, ground: Ground, particles: Particles) -> Particles:
+        """Go to where the record begins; by default that is the MAP."""
+        return particles
+
+    @abstractmethod
+    def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
+        """One recorded step: the new particles, and the energy error (N,) that it made."""
+
+
+# ---------------------------------------------------------------------------------------- steering
+
+
+def turn(u: Tensor, grad: Tensor, length: float) -> tuple[Tensor, Tensor]:
+    """Turn unit vectors u (N, D) down the gradient for a path of `length`.
+
+    e = -grad/|grad|, delta = length |grad|/(D - 1),
+    u <- (u + e (sinh delta + (e.u)(cosh delta - 1))) / (cosh delta + (e.u) sinh delta),
+    written with exp(-delta), which cannot overflow.
+
+    Returns:
+        The new u, and (D - 1) log(cosh delta + (e.u) sinh delta) (N,): the change of kinetic energy.
+    """
+    dims = u.shape[-1] - 1
+    norm = grad.norm(dim=-1, keepdim=True)
+    e = -grad / norm.clamp_min(torch.finfo(grad.dtype).tiny)
+    along = (e * u).sum(-1, keepdim=True)
+    delta = length / dims * norm
+    zeta = torch.exp(-delta)
+    turned = e * ((1 - zeta) * (1 + zeta + along * (1 - zeta))) + 2 * zeta * u
+    turned = turned / turned.norm(dim=-1, keepdim=True)
+    growth = 0.5 * ((1 + along) + (1 - along).clamp_min(0) * zeta**2)
+    kinetic = dims * (delta + torch.log(growth.clamp_min(torch.finfo(grad.dtype).tiny)))
+    return turned, kinetic.squeeze(-1)
+
+
+def steered_step(
+    value_and_grad: ValueAndGrad,
+    theta: Tensor,
+    drift: Tensor,
+    energy: Tensor,
+    grad: Tensor,
+    padding: Tensor,
+    noise: Tensor | None,
+    scale: Tensor,
+    eps: float,
+    nu: float,
+) -> tuple[Tensor, ...]:
+    """Half a turn, a move of length eps, half a turn; then the noise.
+
+    Returns:
+        theta, drift, energy, grad, padding after the step, and its energy error (N,).
+    """
+    dim = theta.shape[1]
+    u, first = turn(drift, _padded(grad * scale, padding), eps / 2)
+    theta = theta + eps * scale * u[:, :dim]
+    moved = padding + eps * u[:, dim:]
+    value, grad = value_and_grad(theta)
+    u, second = turn(u, _padded(grad * scale, moved), eps / 2)
+    error = first + second + value - energy + (moved**2 - padding**2).sum(-1) / 2
+    if noise is not None:
+        u = u + nu * noise
+        u = u / u.norm(dim=-1, keepdim=True)
+    return theta, u, value, grad, moved, error
+
+
+def _padded(grad: Tensor, padding: Tensor) -> Tensor:
+    """The gradient with that of the standard-normal padding behind it."""
+    return torch.cat([grad, padding], dim=-1) if padding.shape[-1] else grad
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steer(Refiner):
+    """The gradient bends the drift: microcanonical Langevin dynamics of constant speed.
+
+    A step turns the drift by half, moves, turns by half, and adds a little noise to it (Robnik et al.
+    2023). At small steps it samples the posterior itself. Lengths are in prior deviations, so sqrt(D)
+    is the prior's typical radius.
+
+    The step starts from the sharpest curvature at the MAP and then follows the energy error.
+
+    Args:
+        effort: Time for fidelity: the path grows and the step shrinks with its root, so the number of
+            gradients grows with it.
+        path: Length of the walk in units of sqrt(D), the approach included.
+        warmup: The part of the path that is walked before the first point is recorded.
+        error: Aim for a step's squared energy error per dimension, met by 9 particles of 10.
+        step_size: A fixed step in prior deviations, instead of one that follows the error.
+        decoherence: Path in units of sqrt(D) over which the noise renews the drift; inf for none.
+    """
+
+    effort: float = 1.0
+    path: float = 6.0
+    warmup: float = 0.2
+    error: float = 0.05
+    step_size: float | None = None
+    decoherence: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("effort", "path", "error", "decoherence"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
+        if self.step_size is not None and not self.step_size > 0:
+            raise ValueError(f"step_size must be positive, got {self.step_size}; None lets the walk find it.")
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"warmup is a part of the path, from 0 to below 1, got {self.warmup}.")
+
+    def padding(self, dim: int) -> int:
+        return max(0, MIN_DIM - dim)
+
+    def length(self, dim: int) -> float:
+        """The whole path, in prior deviations."""
+        return self.path * math.sqrt(self.effort * (dim + self.padding(dim)))
+
+    def reach(self, ground: Ground) -> float:
+        return self.length(len(ground.scale)) * (1 - self.warmup) / ground.num_steps
+
+    def num_gradients(self, ground: Ground) -> int:
+        step = self.step_size or self._largest_step(ground) / 2
+        return int(self.length(len(ground.scale)) / step)
+
+    def approach(self, ground: Ground, particles: Particles) -> Particles:
+        """Leave the MAP for where posterior samples live, and find the step size on the way."""
+        particles = replace(particles, step_size=self.step_size or self._largest_step(ground) / 2)
+        length = self.length(len(ground.scale)) * self.warmup
+        if length == 0:
+            return particles
+        num_blocks = max(1, math.ceil(length / self.reach(ground)))
+        for _ in range(num_blocks):
+            moved, _ = self.walk(ground, particles, length / num_blocks)
+            particles = moved.where(moved.is_finite, particles)
+        return particles
+
+    def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
+        return self.walk(ground, particles, self.reach(ground))
+
+    def walk(self, ground: Ground, particles: Particles, length: float) -> tuple[Particles, Tensor]:
+        """Steps of equal size that add up to `length`; the error is their root mean square."""
+        p, dim = particles, particles.drift.shape[1]
+        num_steps = max(1, math.ceil(length / p.step_size - 1e-9))
+        eps = length / num_steps
+        nu = math.sqrt(math.expm1(2 * eps / (self.decoherence * math.sqrt(dim))) / dim)
+        squares = torch.zeros_like(p.energy)
+        state = [p.theta, p.drift, p.energy, p.grad, p.padding]
+        step = ground.inside(steered_step)
+        for _ in range(num_steps):
+            noise = torch.randn_like(p.drift) if nu > 0 else None
+            *state, error = step(*state, noise, ground.scale, eps, nu)
+            squares = squares + error**2
+        squares = squares / num_steps
+        step_size = self._tuned(ground, p.step_size, squares / dim) if self.step_size is None else p.step_size
+        return Particles(*state, step_size), squares.sqrt()
+
+    def _largest_step(self, ground: Ground) -> float:
+        """The step that the curvature at the MAP allows; the walk only gets sharper."""
+        dim = len(ground.scale) + self.padding(len(ground.scale))
+        return math.sqrt(dim / max(1.0, ground.curvature) / self.effort)
+
+    def _tuned(self, ground: Ground, step_size: float, squares: Tensor) -> float:
+        """A step nearer to the aim. The error grows with the sixth power of the step (Robnik et al. 2023)."""
+        seen = float(squares.nan_to_num(float("inf")).quantile(0.9))
+        wanted = self.error / self.effort**3
+        factor = (wanted / max(seen, 1e-3 * wanted)) ** (1 / 6) if math.isfinite(seen) else 0.5
+        largest = self._largest_step(ground)
+        return min(max(step_size * factor**TUNING_GAIN, largest / 100), largest)
+
+
+# ------------------------------------------------------------------------------------ pulling back
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PullBack(Refiner):
+    """A fixed drift of length alpha, then refinements that pull the particle back to the fiber.
+
+    `alpha` is the paper's drift scale; None takes the prior's typical radius, sqrt(D) prior deviations,
+    over T.
+    """
+
+    alpha: float | None = None
+    num_refinements: int = 10  # M
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None and not self.alpha > 0:
+            raise ValueError(f"alpha must be positive, got {self.alpha}: it is the length of a drift step.")
+        if self.num_refinements < 0:
+            raise ValueError(f"num_refinements must not be negative, got {self.num_refinements}.")
+
+    def units(self, ground: Ground) -> Tensor:
+        return ground.scale if self.alpha is None else torch.ones_like(ground.scale)
+
+    def reach(self, ground: Ground) -> float:
+        return self.alpha if self.alpha is not None else math.sqrt(len(ground.scale)) / ground.num_steps
+
+    def num_gradients(self, ground: Ground) -> int:
+        return ground.num_steps * (self.num_refinements + 1)
+
+    def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
+        drifted = particles.theta + self.reach(ground) * self.units(ground) * particles.drift
+        theta = self.refine(ground, drifted)
+        energy, grad = ground.potential.value_and_grad(theta)
+        return replace(particles, theta=theta, energy=energy, grad=grad), energy - particles.energy
+
+    @abstractmethod
+    def refine(self, ground: Ground, theta: Tensor) -> Tensor:
+        """Lower the energy of theta (N, D) by M steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descent(_PullBack):
+    """The paper's refinement: M steps of gradient descent, theta <- theta - eta grad U.
+
+    Fragile: eta has to stay below 2 over the sharpest curvature, which grows along the walk.
+
+    Args:
+        alpha: Length of a drift step (paper: 0.1); None for the prior's typical radius over T.
+        num_refinements: M (paper: 10).
+        eta: The step of the descent (paper: 1e-3).
+    """
+
+    eta: float = 1e-3
+
+    def refine(self, ground: Ground, theta: Tensor) -> Tensor:
+        for _ in range(self.num_refinements):
+            theta = theta - self.eta * ground.potential.grad(theta)
+        return theta
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(_PullBack):
+    """M steps of Adam, started anew after each drift; stable where plain descent is not.
+
+    Args:
+        alpha: Length of a drift step; None for the prior's typical radius over T.
+        num_refinements: M.
+        lr: Adam's rate, in prior deviations.
+    """
+
+    num_refinements: int = 20
+    lr: float = 3e-3
+
+    def refine(self, ground: Ground, theta: Tensor) -> Tensor:
+        z = torch.zeros_like(theta).requires_grad_()
+        optimizer = torch.optim.Adam([z], lr=self.lr)
+        for _ in range(self.num_refinements):
+            z.grad = ground.potential.grad(theta + ground.scale * z.detach()) * ground.scale
+            optimizer.step()
+        return theta + ground.scale * z.detach()
+
+
+def named_refiner(refiner: Refiner | str) -> Refiner:
+    """A refiner from its lower-case name, or itself."""
+    names: dict[str, type[Refiner]] = {"steer": Steer, "descent": Descent, "adam": Adam}
+    if isinstance(refiner, str) and refiner in names:
+        return names[refiner]()
+    if isinstance(refiner, Refiner):
+        return refiner
+    raise ValueError(f"refiner must be a Refiner or one of {', '.join(map(repr, names))}, got {refiner!r}.")

@@ -1,0 +1,164 @@
+"""The record of a walk.
+
+In: what a kernel walked.  Out: thetas (N, T + 1, D), their energies, and samples by site.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from .sites import Sites
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trajectories:
+    """N walks of T recorded steps, all from the MAP.
+
+    Args:
+        thetas: (N, T + 1, D), unconstrained; the first point of each is the MAP.
+        energies: (N, T + 1), the potential energy at each point.
+        energy_errors: (N, T), what the integrator got wrong on the way to each point (root mean square of
+            its steps), or the energy that refinement did not take back.
+        drift_survived: (N, T), the part of the drift that was left of each step: 1 is straight on.
+        step_sizes: (T,), of a refiner that tunes its own.
+        frozen_at: (N,), the step at which a particle's energy was no longer finite; T + 1 for never. From
+            there on its row repeats the last good point.
+        sites: Where each latent site is in theta.
+        spacing: How far the drift goes between two points, in prior deviations.
+
+    Example:
+        >>> walk.thetas.shape
+        torch.Size([4, 11, 3])
+        >>> walk.samples()["weight"].shape
+        torch.Size([40, 1, 2])
+    """
+
+    thetas: Tensor
+    energies: Tensor
+    energy_errors: Tensor
+    drift_survived: Tensor
+    step_sizes: Tensor
+    frozen_at: Tensor
+    sites: Sites
+    spacing: float
+
+    @property
+    def num_particles(self) -> int:
+        """N."""
+        return self.thetas.shape[0]
+
+    @property
+    def num_steps(self) -> int:
+        """T."""
+        return self.thetas.shape[1] - 1
+
+    @property
+    def theta_star(self) -> Tensor:
+        """The MAP (D,)."""
+        return self.thetas[0, 0]
+
+    @property
+    def is_good(self) -> Tensor:
+        """Which of the T points after the MAP (N, T) were reached with a finite energy."""
+        steps = torch.arange(1, self.num_steps + 1, device=self.frozen_at.device)
+        return steps < self.frozen_at[:, None]
+
+    def samples(self, group_by_chain: bool = False) -> dict[str, Tensor]:
+        """The points after the MAP by site, constrained.
+
+        Args:
+            group_by_chain: (N, T, ...) a site, without the particles that froze; else (N T, ...), without
+                the points at which one stood frozen.
+        """
+        points = self.thetas[:, 1:]
+        if group_by_chain:
+            points = points[self.is_good.all(-1).to(points.device)]
+        else:
+            points = points[self.is_good.to(points.device)]
+        return self.sites.unflatten(points.to(self.sites.dtype))
+
+    def thinned(self, every: int) -> Trajectories:
+        """Every `every`-th point, and the MAP."""
+        if every < 1:
+            raise ValueError(f"every must be at least 1, got {every}: it counts points.")
+        last = range(every, self.num_steps + 1, every)
+        points = torch.tensor([0, *last], device="cpu")
+        steps = points[1:] - 1
+        frozen = (self.frozen_at + every - 1) // every
+        frozen = torch.where(self.frozen_at > self.num_steps, len(steps) + 1, frozen)
+        return replace(
+            self,
+            thetas=self.thetas[:, points.to(self.thetas.device)],
+            energies=self.energies[:, points.to(self.energies.device)],
+            energy_errors=self.energy_errors[:, steps.to(self.energy_errors.device)],
+            drift_survived=self.drift_survived[:, steps.to(self.drift_survived.device)],
+            step_sizes=self.step_sizes[steps.to(self.step_sizes.device)],
+            frozen_at=frozen,
+            spacing=self.spacing * every,
+        )
+
+    def stored(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Trajectories:
+        """The same record with its thetas in another precision or on another device, for large D."""
+        return replace(self, thetas=self.thetas.to(dtype=dtype, device=device))
+
+
+class Recorder:
+    """Fills the arrays of a walk as it goes; what is there so far can be read at any time."""
+
+    def __init__(
+        self,
+        sites: Sites,
+        theta_star: Tensor,
+        energy: Tensor,
+        num_steps: int,
+        spacing: float,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        num_particles = len(energy)
+        self.sites, self.spacing, self.length = sites, spacing, 0
+        self.thetas = torch.empty(
+            num_particles,
+            num_steps + 1,
+            len(theta_star),
+            dtype=dtype or theta_star.dtype,
+            device=device or theta_star.device,
+        )
+        self.thetas[:, 0] = theta_star
+        self.energies = energy.new_empty(num_particles, num_steps + 1)
+        self.energies[:, 0] = energy
+        self.energy_errors = energy.new_empty(num_particles, num_steps)
+        self.drift_survived = energy.new_empty(num_particles, num_steps)
+        self.step_sizes = energy.new_empty(num_steps)
+        self.frozen_at = torch.full((num_particles,), num_steps + 1, device=energy.device)
+
+    def record(
+        self, theta: Tensor, energy: Tensor, error: Tensor, survived: Tensor, step_size: float, good: Tensor
+    ) -> None:
+        """The next point of each particle; those not `good` (N,) stand frozen."""
+        step = self.length
+        self.thetas[:, step + 1] = theta.to(self.thetas)
+        self.energies[:, step + 1] = energy
+        self.energy_errors[:, step] = error
+        self.drift_survived[:, step] = survived
+        self.step_sizes[step] = step_size
+        self.length += 1
+        self.frozen_at = torch.where(good, self.frozen_at, self.frozen_at.clamp_max(self.length))
+
+    def trajectories(self) -> Trajectories:
+        """What has been walked so far."""
+        length = self.length
+        never = self.frozen_at > length
+        return Trajectories(
+            thetas=self.thetas[:, : length + 1],
+            energies=self.energies[:, : length + 1],
+            energy_errors=self.energy_errors[:, :length],
+            drift_survived=self.drift_survived[:, :length],
+            step_sizes=self.step_sizes[:length],
+            frozen_at=torch.where(never, length + 1, self.frozen_at),
+            sites=self.sites,
+            spacing=self.spacing,
+        )
