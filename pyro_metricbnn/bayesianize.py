@@ -58,9 +58,9 @@ class BayesianNetwork(nn.Module):
     def forward(self, x: Any, y: Tensor | None = None) -> Tensor:
         weights = {name: pyro.sample(name, self.prior(name)) for name in self.names}
         f = functional_call(self.net, weights, x if isinstance(x, tuple) else (x,))
-        f = pyro.deterministic("f", f)
         parameters = self.likelihood.parameters(f)
         with pyro.plate("data", f.shape[0], dim=-1):
+            pyro.deterministic("f", f, event_dim=f.dim() - 1)
             obs = None if y is None else self.likelihood.targets(f, y)
             pyro.sample("obs", self.likelihood.distribution(f, **parameters), obs=obs)
         return f

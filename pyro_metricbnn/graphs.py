@@ -25,7 +25,7 @@ Outputs = tuple[Tensor, ...]
 
 # What decides "auto". Counts, not stopwatches: the ways differ in the last bits, and the same seed has
 # to give the same walk on a busy machine too.
-CALLS_WORTH_A_TRACE = 60
+CALLS_WORTH_A_TRACE = 40
 COMPILE_SECONDS = 12.0  # 5 to 25 measured
 SECONDS_PER_NODE = 8e-6
 SECONDS_PER_FLOP = 5e-11

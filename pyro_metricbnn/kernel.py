@@ -8,7 +8,6 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -134,10 +133,7 @@ class DriftRefineKernel(MCMCKernel):
         mode = "auto" if self.compile is None else "compile" if self.compile else "trace"
         calls = refiner.num_gradients(ground)
         potential = ground.potential.using(mode=mode, expected_calls=calls, chunk_size=self.chunk_size)
-        planned = replace(ground, potential=potential)
-        if "curvature" in vars(ground):  # measured already, to know the number of calls
-            vars(planned)["curvature"] = ground.curvature
-        return planned
+        return ground.on(potential)
 
     # --------------------------------------------------------------------------- Pyro's MCMC
 

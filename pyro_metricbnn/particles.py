@@ -16,6 +16,7 @@ from torch import Tensor
 from .potential import BatchedPotential
 
 NUM_POWER_ITERATIONS = 15
+MAX_HESSIAN = 200
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,13 @@ class Ground:
     num_steps: int  # T
     num_particles: int  # N
 
+    def on(self, potential: BatchedPotential) -> Ground:
+        """The same ground with its energy run in another way; what was measured of it is kept."""
+        other = replace(self, potential=potential)
+        measured = ("curvature", "posterior_scale")
+        vars(other).update({name: value for name, value in vars(self).items() if name in measured})
+        return other
+
     @cached_property
     def _insides(self) -> dict[Callable[..., Any], Callable[..., Any]]:
         return {}
@@ -39,21 +47,43 @@ class Ground:
         return self._insides[step]
 
     @cached_property
-    def curvature(self) -> float:
-        """The largest eigenvalue of the Hessian at the MAP, in prior deviations, by power iteration.
+    def posterior_scale(self) -> Tensor:
+        """About the posterior's deviation in each coordinate (D,), never more than the prior's.
 
-        Hessian products are differences of gradients; all particles iterate at once, each from its own start.
+        From the curvature at the MAP for models of up to MAX_HESSIAN coordinates; a direction without
+        curvature counts as wide, so a saddle does no harm. The prior's deviation for larger ones: along
+        the fiber of a network the posterior is as wide as the prior.
         """
-        center = self.theta_star.expand(self.num_particles, -1).contiguous()
-        base = self.potential.grad(center)
-        width = torch.finfo(center.dtype).eps ** (1 / 3)
-        v, largest = torch.randn_like(center), center.new_zeros(self.num_particles)
+        dim = len(self.scale)
+        if dim > MAX_HESSIAN:
+            return self.scale
+        steps = torch.eye(dim, device=self.scale.device, dtype=self.scale.dtype)
+        rows = torch.cat([self._hessian_times(v, self.scale) for v in steps.split(self.num_particles)])
+        values, vectors = torch.linalg.eigh(((rows + rows.T) / 2).nan_to_num().double())
+        variance = (vectors**2 / values.clamp_min(1e-3)).sum(-1).clamp_max(1.0)
+        return self.scale * variance.sqrt().to(self.scale.dtype)
+
+    @cached_property
+    def curvature(self) -> float:
+        """The largest eigenvalue of the Hessian at the MAP, in posterior deviations, by power iteration.
+
+        All particles iterate at once, each from its own start.
+        """
+        v = torch.randn(self.num_particles, len(self.scale), device=self.scale.device, dtype=self.scale.dtype)
+        largest = v[:, 0]
         for _ in range(NUM_POWER_ITERATIONS):
             v = v / v.norm(dim=-1, keepdim=True)
-            product = (self.potential.grad(center + width * self.scale * v) - base) * self.scale / width
+            product = self._hessian_times(v, self.posterior_scale)
             largest = (product * v).sum(-1)
             v = product.nan_to_num() + 1e-12 * v
         return float(largest.nan_to_num().abs().max())
+
+    def _hessian_times(self, v: Tensor, scale: Tensor) -> Tensor:
+        """The Hessian at the MAP in units of `scale`, times each row of v (n, D), from differences of gradients."""
+        center = self.theta_star.expand(len(v), -1)
+        width = torch.finfo(v.dtype).eps ** (1 / 3)
+        ahead, behind = (self.potential.grad(center + side * width * scale * v) for side in (1, -1))
+        return (ahead - behind) * scale / (2 * width)
 
 
 @dataclass(frozen=True)

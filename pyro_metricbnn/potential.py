@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-import pyro
 import torch
 from pyro import poutine
 from torch import Tensor
@@ -173,28 +172,36 @@ def _inspect(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     """The model's sites, after a look whether the energy is finite where particles may be."""
     if not callable(model):
         raise ValueError(f"model must be a Pyro model (a callable), got {type(model).__name__}.")
-    sites, trace = find_sites(model, args, kwargs)
-    with warnings.catch_warnings(), pyro.validation_enabled(False):
-        trace.compute_log_prob()
+    try:
+        sites, trace = find_sites(model, args, kwargs)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about NaN and inf, which are looked for below
+            trace.compute_log_prob()
+    except ZeroDivisionError as error:  # Pyro's word for a plate without rows
+        raise ValueError(
+            "a plate of the model has no rows: there is no data to condition on. Pass at least one observation."
+        ) from error
+    except ValueError as error:
+        cause = _not_finite(args, kwargs)
+        if cause:
+            raise ValueError(f"the model refuses its data: {cause}. Drop or impute those rows. ({error})") from error
+        raise
     for name, node in trace.nodes.items():
         if node["type"] == "sample" and bool(node["log_prob_sum"].isnan()):
+            cause = _not_finite(args, kwargs, **{f"the value of {name!r}": node["value"]})
             raise ValueError(
-                f"the log density of site {name!r} is not a number{_blame(name, node, args, kwargs)}: "
-                "no walk can start there. Look for NaN or inf in the data, and for parameters of the "
-                "distribution that leave their range."
+                f"the log density of site {name!r} is not a number: {cause or 'its parameters leave their range'}. "
+                "No walk can start there; mend the data, or the distribution's parameters."
             )
     return sites, trace
 
 
-def _blame(name: str, node: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """Which input has the NaN or inf that made a density undefined."""
-    inputs = {f"argument {i}": arg for i, arg in enumerate(args)} | {f"argument {k!r}": v for k, v in kwargs.items()}
-    if node["is_observed"]:
-        inputs[f"the observed value of {name!r}"] = node["value"]
-    for said, value in inputs.items():
+def _not_finite(args: tuple[Any, ...], kwargs: Mapping[str, Any], **others: Any) -> str:
+    """Which input has NaN or inf, in words; empty if none has."""
+    named = {f"argument {i}": arg for i, arg in enumerate(args)} | {f"argument {k!r}": v for k, v in kwargs.items()}
+    for said, value in (named | others).items():
         if torch.is_tensor(value) and value.is_floating_point() and not bool(value.isfinite().all()):
-            count = int((~value.isfinite()).sum())
-            return f", and {said} has {count} entries that are not finite"
+            return f"{said} has {int((~value.isfinite()).sum())} entries that are not finite"
     return ""
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .particles import Ground, Particles
+from .particles import MAX_HESSIAN, Ground, Particles
 
 MIN_DIM = 8  # Steer's dynamics degenerate in few dimensions (D - 1 = 0 at D = 1): smaller models are padded
 ValueAndGrad = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -117,43 +117,54 @@ class Steer(Refiner):
     """The gradient bends the drift: microcanonical Langevin dynamics of constant speed.
 
     A step turns the drift by half, moves, turns by half, and adds a little noise to it (Robnik et al.
-    2023). At small steps it samples the posterior itself. Lengths are in prior deviations, so sqrt(D)
-    is the prior's typical radius.
+    2023). At small steps it samples the posterior itself. Lengths are in the prior's deviations, or the
+    posterior's for small models (`Ground.posterior_scale`), so sqrt(D) is the radius where samples live.
 
     The step starts from the sharpest curvature at the MAP and then follows the energy error.
 
     Args:
         effort: Time for fidelity: the path grows and the step shrinks with its root, so the number of
             gradients grows with it.
-        path: Length of the walk in units of sqrt(D), the approach included.
+        path: Length of the walk in units of sqrt(D), the approach included; None for 24 where the posterior's
+            deviations are the units, 6 where the prior's are (a longer path buys little there).
         warmup: The part of the path that is walked before the first point is recorded.
-        error: Aim for a step's squared energy error per dimension, met by 9 particles of 10.
+        error: Aim for a step's squared energy error per dimension, met by 9 particles of 10; None for 5e-4 in
+            small models, where a gradient is cheap, up to 0.05 in large ones.
         step_size: A fixed step in prior deviations, instead of one that follows the error.
         decoherence: Path in units of sqrt(D) over which the noise renews the drift; inf for none.
+
+    Example:
+        >>> DriftRefineKernel(model, refiner=Steer(effort=4.0)).refiner.effort
+        4.0
     """
 
     effort: float = 1.0
-    path: float = 6.0
+    path: float | None = None
     warmup: float = 0.2
-    error: float = 0.05
+    error: float | None = None
     step_size: float | None = None
     decoherence: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("effort", "path", "error", "decoherence"):
+        for name in ("effort", "decoherence"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
-        if self.step_size is not None and not self.step_size > 0:
-            raise ValueError(f"step_size must be positive, got {self.step_size}; None lets the walk find it.")
+        for name in ("path", "error", "step_size"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}; None lets the walk find it.")
         if not 0 <= self.warmup < 1:
             raise ValueError(f"warmup is a part of the path, from 0 to below 1, got {self.warmup}.")
 
     def padding(self, dim: int) -> int:
         return max(0, MIN_DIM - dim)
 
+    def units(self, ground: Ground) -> Tensor:
+        return ground.posterior_scale
+
     def length(self, dim: int) -> float:
-        """The whole path, in prior deviations."""
-        return self.path * math.sqrt(self.effort * (dim + self.padding(dim)))
+        """The whole path."""
+        path = self.path or (24.0 if dim <= MAX_HESSIAN else 6.0)
+        return path * math.sqrt(self.effort * (dim + self.padding(dim)))
 
     def reach(self, ground: Ground) -> float:
         return self.length(len(ground.scale)) * (1 - self.warmup) / ground.num_steps
@@ -184,15 +195,16 @@ class Steer(Refiner):
         eps = length / num_steps
         nu = math.sqrt(math.expm1(2 * eps / (self.decoherence * math.sqrt(dim))) / dim)
         squares = torch.zeros_like(p.energy)
-        state = [p.theta, p.drift, p.energy, p.grad, p.padding]
+        state: tuple[Tensor, ...] = (p.theta, p.drift, p.energy, p.grad, p.padding)
         step = ground.inside(steered_step)
         for _ in range(num_steps):
             noise = torch.randn_like(p.drift) if nu > 0 else None
-            *state, error = step(*state, noise, ground.scale, eps, nu)
-            squares = squares + error**2
+            *rest, error = step(*state, noise, ground.posterior_scale, eps, nu)
+            state, squares = tuple(rest), squares + error**2
         squares = squares / num_steps
         step_size = self._tuned(ground, p.step_size, squares / dim) if self.step_size is None else p.step_size
-        return Particles(*state, step_size), squares.sqrt()
+        theta, drift, energy, grad, padding = state
+        return Particles(theta, drift, energy, grad, padding, step_size), squares.sqrt()
 
     def _largest_step(self, ground: Ground) -> float:
         """The step that the curvature at the MAP allows; the walk only gets sharper."""
@@ -202,7 +214,8 @@ class Steer(Refiner):
     def _tuned(self, ground: Ground, step_size: float, squares: Tensor) -> float:
         """A step nearer to the aim. The error grows with the sixth power of the step (Robnik et al. 2023)."""
         seen = float(squares.nan_to_num(float("inf")).quantile(0.9))
-        wanted = self.error / self.effort**3
+        dim = len(ground.scale) + self.padding(len(ground.scale))
+        wanted = (self.error or min(max(5e-5 * dim, 5e-4), 0.05)) / self.effort**3
         factor = (wanted / max(seen, 1e-3 * wanted)) ** (1 / 6) if math.isfinite(seen) else 0.5
         largest = self._largest_step(ground)
         return min(max(step_size * factor**TUNING_GAIN, largest / 100), largest)
@@ -258,6 +271,10 @@ class Descent(_PullBack):
         alpha: Length of a drift step (paper: 0.1); None for the prior's typical radius over T.
         num_refinements: M (paper: 10).
         eta: The step of the descent (paper: 1e-3).
+
+    Example:
+        >>> DriftRefineKernel(model, refiner=Descent(alpha=0.1)).refiner.num_refinements
+        10
     """
 
     eta: float = 1e-3
@@ -276,6 +293,10 @@ class Adam(_PullBack):
         alpha: Length of a drift step; None for the prior's typical radius over T.
         num_refinements: M.
         lr: Adam's rate, in prior deviations.
+
+    Example:
+        >>> DriftRefineKernel(model, refiner="adam").refiner.num_refinements
+        20
     """
 
     num_refinements: int = 20

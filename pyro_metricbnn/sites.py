@@ -62,7 +62,7 @@ class Sites:
                     f"the value of site {site.name!r} has shape {tuple(value.shape)}, "
                     f"but the model's has {tuple(site.shape)}."
                 )
-            parts.append(site.transform.inv(value).reshape(*batch, site.stop - site.start))
+            parts.append(site.transform.inv(value).reshape((*batch, site.stop - site.start)))
         return torch.cat(parts, dim=-1)
 
     def unconstrained(self, theta: Tensor) -> dict[str, Tensor]:
@@ -70,7 +70,7 @@ class Sites:
         batch = theta.shape[:-1]
         parts = theta.split([site.stop - site.start for site in self.sites], dim=-1)  # one cat in the gradient
         return {
-            site.name: part.reshape(*batch, *site.unconstrained_shape)
+            site.name: part.reshape((*batch, *site.unconstrained_shape))
             for site, part in zip(self.sites, parts, strict=True)
         }
 

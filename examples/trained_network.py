@@ -1,0 +1,72 @@
+"""From a trained network to uncertainty: where there is no data, the walk's networks disagree.
+
+python examples/trained_network.py [--quick] [--out trained_network.png]
+"""
+
+import argparse
+
+import matplotlib
+import pyro
+import torch
+from pyro.infer import Predictive
+from torch import nn
+
+from pyro_metricbnn import DriftRefineKernel, Gaussian, bayesianize
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+NOISE = 0.3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer steps and particles")
+    parser.add_argument("--out", default="trained_network.png", help="the picture to write")
+    arguments = parser.parse_args()
+    pyro.set_rng_seed(0)
+
+    x = torch.rand(100, 1) * 4 - 2
+    x = torch.where(x > 0, x + 1, x - 1)  # no data from -1 to 1
+    y = torch.sin(2 * x) + NOISE * torch.randn_like(x)
+
+    net = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2, weight_decay=1e-3)
+    for step in range(200 if arguments.quick else 1000):
+        optimizer.zero_grad()
+        loss = ((net(x) - y) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        if step % 200 == 199:
+            print(f"training step {step + 1}: mean squared error {loss.item():.3f}")
+
+    # A trained network -> a Pyro model -> 20 walks on its low-loss fiber -> predictions, by stock Pyro.
+    model = bayesianize(net, Gaussian(NOISE))
+    kernel = DriftRefineKernel(model, num_steps=20 if arguments.quick else 100)
+    walk = kernel.walk(x, y, num_particles=4 if arguments.quick else 20)
+    samples = {name: value[:: max(1, len(value) // 200)] for name, value in walk.samples().items()}
+    grid = torch.linspace(-4, 4, 200)[:, None]
+    f = Predictive(model, posterior_samples=samples, return_sites=["f"])(grid)["f"]  # (S, 200, 1)
+
+    mean, std = f.mean(0).squeeze(), f.std(0).squeeze()
+    outside = (grid.squeeze().abs() > 1) & (grid.squeeze().abs() < 3)
+    inside = grid.squeeze().abs() < 1
+    print(f"deviation of the function: {std[outside].mean():.2f} at the data, {std[inside].mean():.2f} in the gap")
+
+    figure, axes = plt.subplots(figsize=(8, 4.3))
+    axes.plot(grid, f[:: max(1, len(f) // 30)].squeeze(-1).T, color="#0072B2", alpha=0.15, linewidth=0.8)
+    axes.fill_between(
+        grid.squeeze(), mean - 2 * std, mean + 2 * std, color="#56B4E9", alpha=0.3, label="± 2 deviations of the walk"
+    )
+    axes.plot(grid, mean, color="#0072B2", label="mean of the walk")
+    axes.plot(grid, net(grid).detach(), color="#D55E00", linestyle="--", label="the trained network")
+    axes.plot(x, y, "k.", markersize=4, label="data")
+    axes.set(xlabel="x", ylabel="y", ylim=(-4, 4), title="20 walks from one trained network")
+    axes.legend(frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.15))
+    figure.tight_layout()
+    figure.savefig(arguments.out, dpi=150)
+    print(f"wrote {arguments.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""What all tests share: a seed, and the folder of real data."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyro
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> Iterator[None]:
+    pyro.set_rng_seed(0)
+    pyro.clear_param_store()
+    yield
+    assert torch.get_default_dtype() == torch.float32, "a test or the library left the default dtype changed"
+    assert pyro.distributions.is_validation_enabled(), "a test or the library left validation switched off"
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path | None:
+    """Real data sets, where METRICBNN_DATA says; None without it."""
+    folder = os.environ.get("METRICBNN_DATA")
+    return Path(folder) if folder else None

@@ -1,0 +1,41 @@
+"""The examples in docstrings run, and print what they say."""
+
+import doctest
+import importlib
+import pkgutil
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import MCMC
+from torch import nn
+
+import pyro_metricbnn
+
+MODULES = [module.name for module in pkgutil.iter_modules(pyro_metricbnn.__path__)]
+
+
+@pytest.fixture(scope="module")
+def names() -> dict[str, Any]:
+    """A small model, its data and a walk, which the examples use."""
+    torch.manual_seed(0)
+    x = torch.randn(20, 2)
+    y = x.sum(-1, keepdim=True)
+    model = pyro_metricbnn.bayesianize(nn.Linear(2, 1), pyro_metricbnn.Gaussian(0.5))
+    walk = pyro_metricbnn.DriftRefineKernel(model, num_steps=10).walk(x, y, num_particles=4, progress=False)
+    libraries = {"torch": torch, "nn": nn, "pyro": pyro, "dist": dist, "MCMC": MCMC}
+    public = {name: getattr(pyro_metricbnn, name) for name in pyro_metricbnn.__all__}
+    return {**libraries, **public, "x": x, "y": y, "model": model, "walk": walk}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_of_a_module_print_what_they_say(name: str, names: dict[str, Any]) -> None:
+    module = importlib.import_module(f"pyro_metricbnn.{name}")
+    assert not doctest.testmod(module, extraglobs=names, verbose=False).failed
+
+
+def test_every_public_name_has_an_example() -> None:
+    without = [name for name in pyro_metricbnn.__all__ if ">>>" not in (getattr(pyro_metricbnn, name).__doc__ or "")]
+    assert without == []

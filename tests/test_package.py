@@ -1,0 +1,62 @@
+"""Claims about the package as a whole: its order, its imports, its front page."""
+
+import ast
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pyro_metricbnn
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "pyro_metricbnn"
+FLOW = re.findall(r"`(\w+)`", (ROOT / "CONTRIBUTING.md").read_text().split("(a test checks it):")[1].split("\n\n")[1])
+
+
+def test_every_module_has_a_place_in_the_flow() -> None:
+    assert {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"} == set(FLOW)
+
+
+@pytest.mark.parametrize("module", FLOW)
+def test_a_module_imports_only_from_those_above_it(module: str) -> None:
+    tree = ast.parse((PACKAGE / f"{module}.py").read_text())
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 1}
+    assert imported <= set(FLOW[: FLOW.index(module)])
+
+
+def test_all_names_that_are_promised_can_be_imported() -> None:
+    assert all(hasattr(pyro_metricbnn, name) for name in pyro_metricbnn.__all__)
+
+
+def test_arviz_and_matplotlib_load_only_when_used() -> None:
+    code = "import sys, pyro_metricbnn; print([m for m in ('arviz', 'matplotlib', 'pandas') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+def test_importing_costs_no_more_than_importing_pyro_and_a_fifth() -> None:
+    def seconds(module: str) -> float:
+        code = f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+        return float(result.stdout)
+
+    ours, pyros = [], []
+    for _ in range(7):
+        pyros.append(seconds("pyro"))
+        ours.append(seconds("pyro_metricbnn"))
+    assert statistics.median(ours) <= 1.2 * statistics.median(pyros)
+
+
+def test_the_readme_example_runs(tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {})
+
+
+def test_the_version_is_the_projects() -> None:
+    assert f'version = "{pyro_metricbnn.__version__}"' in (ROOT / "pyproject.toml").read_text()

@@ -1,0 +1,249 @@
+"""Claims about the refiners: what a step does, and what the steps sample."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import MCMC, NUTS
+from pyro.ops.stats import effective_sample_size
+from torch import Tensor
+
+from pyro_metricbnn import Adam, BatchedPotential, Descent, DriftRefineKernel, Steer
+from pyro_metricbnn.particles import Ground, Particles, start
+from pyro_metricbnn.refiners import Refiner, steered_step, turn
+from tests.targets import SCHOOLS_SIGMA, SCHOOLS_Y, eight_schools, gaussian, ill_conditioned_covariance, linear_gaussian
+
+
+def ground_of(model: Callable[[], None], dim: int, num_particles: int = 4, num_steps: int = 10) -> Ground:
+    theta_star = torch.zeros(dim, dtype=torch.float64)
+    return Ground(BatchedPotential(model), theta_star, torch.ones_like(theta_star), num_steps, num_particles)
+
+
+def standard(dim: int) -> Callable[[], None]:
+    return gaussian(torch.eye(dim, dtype=torch.float64))
+
+
+# ------------------------------------------------------------------------------------------ turning
+
+
+@pytest.mark.parametrize("length", [1e-3, 0.3, 5.0])
+def test_turning_follows_its_formula(length: float) -> None:
+    u, grad = torch.randn(6, 9, dtype=torch.float64), 3 * torch.randn(6, 9, dtype=torch.float64)
+    u = u / u.norm(dim=-1, keepdim=True)
+    e, delta = -grad / grad.norm(dim=-1, keepdim=True), length * grad.norm(dim=-1, keepdim=True) / 8
+    along = (e * u).sum(-1, keepdim=True)
+    scale = torch.cosh(delta) + along * torch.sinh(delta)
+    expected = (u + e * (torch.sinh(delta) + along * (torch.cosh(delta) - 1))) / scale
+    turned, kinetic = turn(u, grad, length)
+    torch.testing.assert_close(turned, expected)
+    torch.testing.assert_close(kinetic, 8 * scale.log().squeeze(-1))
+
+
+def test_a_huge_gradient_turns_the_drift_straight_down_without_overflow() -> None:
+    u, grad = torch.eye(4, dtype=torch.float32)[:1], torch.tensor([[1e15, 1e15, 0.0, 0.0]])
+    turned, kinetic = turn(u, grad, 1.0)
+    torch.testing.assert_close(turned, -torch.tensor([[0.5, 0.5, 0.0, 0.0]]).sqrt())
+    assert kinetic.isfinite().all()
+
+
+def test_without_a_gradient_the_drift_goes_straight_on() -> None:
+    u = torch.eye(5)[:2]
+    turned, kinetic = turn(u, torch.zeros_like(u), 0.5)
+    assert torch.equal(turned, u)
+    assert not kinetic.any()
+
+
+def test_a_step_moves_by_its_length_whatever_the_gradient() -> None:
+    ground = ground_of(standard(6), 6)
+    p = start(ground)
+    theta, *_ = steered_step(
+        ground.potential.value_and_grad, p.theta, p.drift, p.energy, p.grad, p.padding, None, ground.scale, 0.7, 0.0
+    )
+    torch.testing.assert_close((theta - p.theta).norm(dim=-1), torch.full((4,), 0.7, dtype=torch.float64))
+
+
+def test_the_energy_error_falls_with_the_third_power_of_the_step() -> None:
+    ground = ground_of(gaussian(torch.diag(torch.linspace(0.2, 2, 8, dtype=torch.float64))), 8, num_particles=50)
+    steer = Steer(step_size=1.0, decoherence=math.inf)
+    p = steer.approach(ground, start(ground))
+
+    def error(eps: float) -> float:
+        *_, value = steered_step(
+            ground.potential.value_and_grad, p.theta, p.drift, p.energy, p.grad, p.padding, None, ground.scale, eps, 0.0
+        )
+        return float(value.abs().median())
+
+    assert error(0.1) / error(0.05) == pytest.approx(8, rel=0.15)
+
+
+def test_with_the_noise_off_blackjax_walks_the_same_path() -> None:
+    blackjax = pytest.importorskip("blackjax", reason="needs the extra blackjax")
+    import jax
+    import numpy as np
+    from blackjax.mcmc.integrators import IntegratorState, isokinetic_velocity_verlet
+
+    variances = torch.logspace(-1, 1, 12, dtype=torch.float64)
+    ground = ground_of(gaussian(torch.diag(variances)), 12, num_particles=1)
+    p = start(ground)
+    state = (p.theta, p.drift, p.energy, p.grad, p.padding)
+    with jax.enable_x64(True):
+
+        def log_density(x: "jax.Array") -> "jax.Array":
+            return -0.5 * (x**2 / variances.numpy()).sum()
+
+        step = jax.jit(isokinetic_velocity_verlet(log_density, 1.0), static_argnums=1)
+        position, drift = (jax.numpy.asarray(part[0].numpy()) for part in (p.theta, p.drift))
+        peer = IntegratorState(position, drift, *jax.value_and_grad(log_density)(position))
+        for _ in range(100):
+            *after, _error = steered_step(ground.potential.value_and_grad, *state, None, ground.scale, 0.31, 0.0)
+            state = tuple(after)
+            peer, _ = step(peer, 0.31)
+            np.testing.assert_allclose(state[0][0].numpy(), np.asarray(peer.position), rtol=0, atol=1e-11)
+            np.testing.assert_allclose(state[1][0].numpy(), np.asarray(peer.momentum), rtol=0, atol=1e-11)
+    assert blackjax.__version__
+
+
+# ------------------------------------------------------------------------------- what it samples
+
+
+def errors_off(samples: Tensor, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+    """How many Monte-Carlo errors the mean and the variance of samples (N, T, ...) are off.
+
+    The particles are independent, so the spread of their averages is the error.
+    """
+
+    def off(averages: Tensor, truth: Tensor) -> Tensor:
+        return (averages.mean(0) - truth).abs() / (averages.std(0) / len(averages) ** 0.5)
+
+    return off(samples.mean(1), mean), off(((samples - mean) ** 2).mean(1), std**2)
+
+
+@pytest.mark.slow
+def test_steering_samples_an_ill_conditioned_gaussian() -> None:
+    covariance = ill_conditioned_covariance(dim=50, condition=1e4)
+    variances, vectors = torch.linalg.eigh(covariance)
+    mean = torch.linspace(-3, 3, 50, dtype=torch.float64)
+    kernel = DriftRefineKernel(linear_gaussian(covariance, mean), refiner=Steer(effort=6, path=30), num_steps=200)
+    samples = kernel.walk(num_particles=40, progress=False).samples(group_by_chain=True)["x"]
+    for name, points, truth, std in (
+        ("coordinates", samples, mean, covariance.diagonal().sqrt()),
+        ("principal axes", samples @ vectors, mean @ vectors, variances.sqrt()),
+    ):
+        mean_off, variance_off = errors_off(points, truth, std)
+        assert mean_off.max() < 4.5, name
+        assert variance_off.max() < 4.5, name
+
+
+@pytest.mark.slow
+def test_steering_agrees_with_nuts_on_eight_schools() -> None:
+    kernel = DriftRefineKernel(eight_schools, refiner=Steer(effort=6, path=100), num_steps=400)
+    ours = kernel.walk(SCHOOLS_Y, SCHOOLS_SIGMA, num_particles=40, progress=False).samples(group_by_chain=True)
+    nuts = MCMC(NUTS(eight_schools), num_samples=3000, warmup_steps=500, disable_progbar=True)
+    nuts.run(SCHOOLS_Y, SCHOOLS_SIGMA)
+    theirs = nuts.get_samples(group_by_chain=True)
+    for name in ("mu", "tau", "eta"):
+        a, b = (samples[name].log() if name == "tau" else samples[name] for samples in (ours, theirs))
+        mean, std = b.flatten(0, 1).mean(0), b.flatten(0, 1).std(0)
+        size = effective_sample_size(b, 0, 1)
+        for ours_of, nuts_of, nuts_error in (
+            (a.mean(1), mean, std / size.sqrt()),
+            (((a - mean) ** 2).mean(1), std**2, ((b - mean) ** 2).flatten(0, 1).std(0) / size.sqrt()),
+        ):
+            error = (ours_of.var(0) / len(ours_of) + nuts_error**2).sqrt()
+            assert ((ours_of.mean(0) - nuts_of).abs() < 4 * error).all(), name
+
+
+def test_one_dimension_works() -> None:
+    def model() -> None:
+        pyro.sample("x", dist.Normal(torch.tensor(2.0, dtype=torch.float64), 0.7))
+
+    kernel = DriftRefineKernel(model, refiner=Steer(effort=4, path=60), num_steps=400)
+    samples = kernel.walk(num_particles=40, progress=False).samples()["x"]
+    assert float(samples.mean()) == pytest.approx(2.0, abs=0.04)
+    assert float(samples.std()) == pytest.approx(0.7, abs=0.04)
+
+
+def test_wide_priors_do_not_make_the_walk_long() -> None:
+    x = torch.randn(100, dtype=torch.float64)
+
+    def model(scale: float) -> None:
+        mean = pyro.sample("mean", dist.Normal(x.new_zeros(()), scale))
+        with pyro.plate("data", len(x)):
+            pyro.sample("obs", dist.Normal(mean, 1.0), obs=x)
+
+    for scale in (1.0, 1e4):
+        samples = DriftRefineKernel(model).walk(scale, progress=False).samples()["mean"]
+        assert float(samples.std()) == pytest.approx(0.1, rel=0.2)
+
+
+# -------------------------------------------------------------------------------------- pulling back
+
+
+def test_drift_directions_are_uniform_on_the_sphere() -> None:
+    drift = start(ground_of(standard(3), 3, num_particles=20_000)).drift
+    torch.testing.assert_close(drift.norm(dim=-1), torch.ones(20_000, dtype=torch.float64))
+    torch.testing.assert_close(drift.mean(0), torch.zeros(3, dtype=torch.float64), atol=0.02, rtol=0)
+    first = drift[:, 0].sort().values  # a coordinate of a uniform direction in 3 dimensions is uniform (Archimedes)
+    torch.testing.assert_close(first, torch.linspace(-1, 1, 20_000, dtype=torch.float64), atol=0.03, rtol=0)
+
+
+def test_descent_is_the_papers_update() -> None:
+    ground = ground_of(standard(5), 5)
+    p = start(ground)
+    moved, _ = Descent(alpha=0.1, num_refinements=3, eta=0.2).advance(ground, p)
+    torch.testing.assert_close(moved.theta, 0.8**3 * (p.theta + 0.1 * p.drift))
+
+
+def test_refining_lowers_the_potential_of_every_particle() -> None:
+    ground = ground_of(gaussian(ill_conditioned_covariance(10, 100.0)), 10, num_particles=16)
+    p = start(ground)
+    for refiner in (Descent(alpha=0.5, eta=0.01), Adam(alpha=0.5, lr=0.01)):
+        drifted = ground.potential.value(p.theta + 0.5 * p.drift)
+        moved, _ = refiner.advance(ground, p)
+        assert (moved.energy < drifted).all()
+
+
+def test_the_default_drift_adds_up_to_the_priors_typical_radius() -> None:
+    ground = ground_of(standard(25), 25, num_steps=50)
+    assert Adam().reach(ground) * 50 == pytest.approx(5.0)
+    assert Descent(alpha=0.1).reach(ground) == 0.1
+
+
+def test_a_fourth_refiner_is_one_short_class() -> None:
+    @dataclass(frozen=True)
+    class Straight(Refiner):
+        def reach(self, ground: Ground) -> float:
+            return 0.1
+
+        def num_gradients(self, ground: Ground) -> int:
+            return ground.num_steps
+
+        def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
+            theta = particles.theta + 0.1 * particles.drift
+            energy, grad = ground.potential.value_and_grad(theta)
+            return Particles(theta, particles.drift, energy, grad, particles.padding), energy - particles.energy
+
+    walk = DriftRefineKernel(standard(4), refiner=Straight(), num_steps=10).walk(num_particles=3, progress=False)
+    torch.testing.assert_close(walk.drift_survived, torch.ones(3, 10, dtype=torch.float64))
+    torch.testing.assert_close(walk.thetas[:, -1].norm(dim=-1), torch.ones(3, dtype=torch.float64), atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: Steer(effort=0), "effort must be positive"),
+        (lambda: Steer(path=-1), "path must be positive"),
+        (lambda: Steer(step_size=0), "None lets the walk find it"),
+        (lambda: Steer(warmup=1), "warmup is a part of the path"),
+        (lambda: Descent(alpha=0), "alpha must be positive"),
+        (lambda: Adam(num_refinements=-1), "must not be negative"),
+        (lambda: DriftRefineKernel(standard(2), refiner="newton"), "'steer', 'descent', 'adam'"),
+    ],
+)
+def test_a_wrong_knob_is_refused_in_words(wrong: Callable[[], object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        wrong()
