@@ -22,7 +22,7 @@ class ScaleObservations(Messenger):
         self.factor, self.size = factor, size
 
     def _pyro_sample(self, msg: Any) -> None:
-        if not msg["is_observed"] or (msg["scale"] is not None and torch.as_tensor(msg["scale"]).ne(1).any()):
+        if not msg["is_observed"] or torch.is_tensor(msg["scale"]) or msg["scale"] != 1:
             return  # a plate(size=, subsample=) has scaled it already
         in_plate = any(frame.size == self.size for frame in msg["cond_indep_stack"])
         value = msg["value"]

@@ -5,9 +5,11 @@ In: a BatchedPotential.  Out: `MapEstimate`, theta_star (D,) and how the search 
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import fmean, variance
 
 import torch
 from torch import Tensor
@@ -89,7 +91,7 @@ def find_map(
             starts = torch.where(free, starts[:1], torch.zeros_like(z))
     theta = units.theta(z).detach()
     energy = energies[-1]
-    if not (bool(theta.isfinite().all()) and energy == energy and abs(energy) < float("inf")):
+    if not (bool(theta.isfinite().all()) and math.isfinite(energy)):
         raise ValueError(
             f"no start had a finite energy (the best had {energy}): the model gives its data no density. "
             "Check the data for NaN, or pass initial values with a finite density."
@@ -176,9 +178,9 @@ def _adam(evaluate: Evaluate, starts: Tensor, num_steps: int, bar: tqdm) -> tupl
     bounded = (end.abs() <= FAR).all(-1) & score.isfinite()
     score = torch.where(bounded, score, float("inf")) if bool(bounded.any()) else score
     quarter = num_steps // 4
-    late, before = torch.tensor(energies[-quarter:]), torch.tensor(energies[-2 * quarter : -quarter])
-    noise = float((late.var() / quarter + before.var() / quarter).sqrt())
-    settled = float(before.mean() - late.mean()) < SETTLED + 2 * noise
+    late, before = energies[-quarter:], energies[-2 * quarter : -quarter]
+    noise = math.sqrt((variance(late) + variance(before)) / quarter)
+    settled = fmean(before) - fmean(late) < SETTLED + 2 * noise
     return end[score.argmin()], energies, settled
 
 

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .graphs import BatchedFunction, Execution
 from .handlers import LastSite, Unvalidated
-from .sites import Model, Sites, find_sites
+from .sites import Model, Sites, find_sites, has_density
 
 
 class BatchedPotential:
@@ -152,14 +152,12 @@ class BatchedPotential:
         args, kwargs = tree_unflatten(leaves, self._spec)
         model = self._scaled(self.model)
         trace = poutine.trace(poutine.condition(model, data=values)).get_trace(*args, **kwargs)
-        trace.compute_log_prob()
+        trace.compute_log_prob(has_density)
         prior, likelihood = -jacobian, theta.new_zeros(())
         for name, node in trace.nodes.items():
-            if node["type"] != "sample":
-                continue
             if name in values:
                 prior = prior - node["log_prob_sum"]
-            else:
+            elif has_density(name, node):
                 likelihood = likelihood - node["log_prob_sum"]
         return prior, likelihood
 
@@ -176,7 +174,7 @@ def _inspect(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         sites, trace = find_sites(model, args, kwargs)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about NaN and inf, which are looked for below
-            trace.compute_log_prob()
+            trace.compute_log_prob(has_density)
     except ZeroDivisionError as error:  # Pyro's word for a plate without rows
         raise ValueError(
             "a plate of the model has no rows: there is no data to condition on. Pass at least one observation."
@@ -184,22 +182,20 @@ def _inspect(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     except ValueError as error:
         cause = _not_finite(args, kwargs)
         if cause:
-            raise ValueError(f"the model refuses its data: {cause}. Drop or impute those rows. ({error})") from error
+            first = str(error).splitlines()[0]
+            raise ValueError(f"the model refuses its data: {cause}. Drop or impute those rows. ({first})") from error
         raise
-    for name, node in trace.nodes.items():
-        if node["type"] == "sample" and bool(node["log_prob_sum"].isnan()):
-            cause = _not_finite(args, kwargs, **{f"the value of {name!r}": node["value"]})
-            raise ValueError(
-                f"the log density of site {name!r} is not a number: {cause or 'its parameters leave their range'}. "
-                "No walk can start there; mend the data, or the distribution's parameters."
-            )
+    wrong = [n for n, node in trace.nodes.items() if has_density(n, node) and bool(node["log_prob_sum"].isnan())]
+    cause = _not_finite(args, kwargs) if wrong else ""
+    if cause:
+        raise ValueError(f"the log density of site {wrong[0]!r} is not a number: {cause}. Drop or impute those rows.")
     return sites, trace
 
 
-def _not_finite(args: tuple[Any, ...], kwargs: Mapping[str, Any], **others: Any) -> str:
+def _not_finite(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Which input has NaN or inf, in words; empty if none has."""
     named = {f"argument {i}": arg for i, arg in enumerate(args)} | {f"argument {k!r}": v for k, v in kwargs.items()}
-    for said, value in (named | others).items():
+    for said, value in named.items():
         if torch.is_tensor(value) and value.is_floating_point() and not bool(value.isfinite().all()):
             return f"{said} has {int((~value.isfinite()).sum())} entries that are not finite"
     return ""

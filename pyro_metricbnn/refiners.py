@@ -170,12 +170,12 @@ class Steer(Refiner):
         return self.length(len(ground.scale)) * (1 - self.warmup) / ground.num_steps
 
     def num_gradients(self, ground: Ground) -> int:
-        step = self.step_size or self._largest_step(ground) / 2
+        step = self.step_size or math.sqrt(self._first_step(ground) * self._largest_step(ground))
         return int(self.length(len(ground.scale)) / step)
 
     def approach(self, ground: Ground, particles: Particles) -> Particles:
         """Leave the MAP for where posterior samples live, and find the step size on the way."""
-        particles = replace(particles, step_size=self.step_size or self._largest_step(ground) / 2)
+        particles = replace(particles, step_size=self.step_size or self._first_step(ground))
         length = self.length(len(ground.scale)) * self.warmup
         if length == 0:
             return particles
@@ -206,10 +206,17 @@ class Steer(Refiner):
         theta, drift, energy, grad, padding = state
         return Particles(theta, drift, energy, grad, padding, step_size), squares.sqrt()
 
-    def _largest_step(self, ground: Ground) -> float:
-        """The step that the curvature at the MAP allows; the walk only gets sharper."""
+    def _first_step(self, ground: Ground) -> float:
+        """Half of what the curvature at the MAP allows."""
         dim = len(ground.scale) + self.padding(len(ground.scale))
-        return math.sqrt(dim / max(1.0, ground.curvature) / self.effort)
+        return 0.5 * math.sqrt(dim / max(1.0, ground.curvature) / self.effort)
+
+    def _largest_step(self, ground: Ground) -> float:
+        """A network's energy only gets sharper away from the MAP; a small hierarchical model's MAP can be the
+        sharpest place of all, the neck of a funnel.
+        """
+        dim = len(ground.scale) + self.padding(len(ground.scale))
+        return 0.5 * math.sqrt(dim / self.effort) if dim <= MAX_HESSIAN else 2 * self._first_step(ground)
 
     def _tuned(self, ground: Ground, step_size: float, squares: Tensor) -> float:
         """A step nearer to the aim. The error grows with the sixth power of the step (Robnik et al. 2023)."""
@@ -218,7 +225,7 @@ class Steer(Refiner):
         wanted = (self.error or min(max(5e-5 * dim, 5e-4), 0.05)) / self.effort**3
         factor = (wanted / max(seen, 1e-3 * wanted)) ** (1 / 6) if math.isfinite(seen) else 0.5
         largest = self._largest_step(ground)
-        return min(max(step_size * factor**TUNING_GAIN, largest / 100), largest)
+        return min(max(step_size * factor**TUNING_GAIN, self._first_step(ground) / 50), largest)
 
 
 # ------------------------------------------------------------------------------------ pulling back

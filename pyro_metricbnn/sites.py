@@ -153,6 +153,12 @@ def find_sites(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     return Sites(tuple(sites), first.device, first.dtype), trace
 
 
+def has_density(name: str, node: Mapping[str, Any]) -> bool:
+    """Whether a site of a trace contributes to the energy: not a plate's indices, not a deterministic value."""
+    deterministic = node["type"] == "sample" and node["infer"].get("_deterministic", False)
+    return node["type"] == "sample" and not site_is_subsample(node) and not deterministic
+
+
 def _check_node(name: str, node: Mapping[str, Any]) -> None:
     """Refuse a site on which no gradient walk can work."""
     fn = node["fn"]

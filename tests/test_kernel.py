@@ -12,7 +12,7 @@ from pyro.infer import MCMC, Predictive
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pyro_metricbnn import Adam, Categorical, Descent, DriftRefineKernel, Gaussian, Steer, bayesianize
+from pyro_metricbnn import Adam, BatchedPotential, Categorical, Descent, DriftRefineKernel, Gaussian, Steer, bayesianize
 
 X = torch.linspace(-2, 2, 40)[:, None]
 Y = torch.sin(2 * X)
@@ -59,8 +59,6 @@ def test_other_seeds_walk_elsewhere() -> None:
 def test_the_recorded_energies_are_those_of_the_recorded_points() -> None:
     kernel = DriftRefineKernel(MODEL, num_steps=5)
     walk = kernel.walk(X, Y, num_particles=3, progress=False)
-    from pyro_metricbnn import BatchedPotential
-
     expected = BatchedPotential(MODEL, X, Y).value(walk.thetas.flatten(0, 1)).view(3, 6)
     torch.testing.assert_close(walk.energies, expected)
 
@@ -196,7 +194,7 @@ def nan_in(x: Tensor) -> Tensor:
 def untrained_nan() -> Any:
     net = network()
     with torch.no_grad():
-        net[0].weight.fill_(float("nan"))  # type: ignore[index, union-attr, operator]
+        next(net.parameters()).fill_(float("nan"))
     return net
 
 

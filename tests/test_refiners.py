@@ -89,7 +89,7 @@ def test_with_the_noise_off_blackjax_walks_the_same_path() -> None:
     variances = torch.logspace(-1, 1, 12, dtype=torch.float64)
     ground = ground_of(gaussian(torch.diag(variances)), 12, num_particles=1)
     p = start(ground)
-    state = (p.theta, p.drift, p.energy, p.grad, p.padding)
+    state: tuple[Tensor, ...] = (p.theta, p.drift, p.energy, p.grad, p.padding)
     with jax.enable_x64(True):
 
         def log_density(x: "jax.Array") -> "jax.Array":
