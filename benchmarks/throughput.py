@@ -64,17 +64,18 @@ def by_hand(net: nn.Sequential, x: Tensor, y: Tensor) -> Callable[[Tensor], Any]
     return torch.compile(grad_and_value(energy), dynamic=False)
 
 
-def medians(contenders: dict[str, Callable[[], Any]], rounds: int = 15) -> dict[str, float]:
-    """Median seconds of each, timed in turns."""
-    for run in contenders.values():
-        run()
-        run()
+def medians(contenders: dict[str, Callable[[], Any]], rounds: int = 9, turn: float = 0.1) -> dict[str, float]:
+    """Median seconds a call of each. They take turns of at least `turn` seconds: a walk, too, calls without pause."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, run in contenders.items():
-            begin = time.perf_counter()
             run()
-            seconds[name].append(time.perf_counter() - begin)
+            run()  # compiled, and its data in the cache
+            calls, begin = 0, time.perf_counter()
+            while calls < 3 or time.perf_counter() - begin < turn:
+                run()
+                calls += 1
+            seconds[name].append((time.perf_counter() - begin) / calls)
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 

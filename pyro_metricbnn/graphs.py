@@ -129,7 +129,7 @@ class BatchedFunction:
         if mode == "loop":
             return self._one_by_one(theta, data)
         graph = record(self._vmapped(len(data)), theta, *data)
-        if mode == "auto" and theta.device.type == "cpu" and _convolves(graph):
+        if mode == "auto" and theta.device.type == "cpu" and loop_is_faster(graph, len(theta)):
             return self._one_by_one(theta, data)
         pays = mode == "auto" and worth_compiling(graph, self.execution.expected_calls or 0)
         return Compilable(graph) if mode == "compile" or pays else graph
@@ -236,8 +236,11 @@ def _is_pure(node: fx.Node) -> bool:
     return not operation._schema.is_mutable and torch.Tag.nondeterministic_seeded not in operation.tags
 
 
-def _convolves(graph: fx.GraphModule) -> bool:
-    return any("convolution" in str(node.target) for node in graph.graph.nodes)
+def loop_is_faster(graph: fx.GraphModule, num_particles: int) -> bool:
+    """Whether convolutions are most of the work: vmap groups them, which is slow on a CPU."""
+    nodes = list(graph.graph.nodes)
+    convolving = SECONDS_PER_FLOP * sum(_flops(node) for node in nodes if node.target in _CONVOLUTIONS)
+    return convolving / num_particles > SECONDS_PER_NODE * len(nodes)
 
 
 def worth_compiling(graph: fx.GraphModule, expected_calls: int) -> bool:
@@ -247,11 +250,20 @@ def worth_compiling(graph: fx.GraphModule, expected_calls: int) -> bool:
     return expected_calls * seconds * COMPILED_SAVES > COMPILE_SECONDS
 
 
+_PRODUCTS = {aten.bmm.default, aten.mm.default, aten.addmm.default}
+_CONVOLUTIONS = {aten.convolution.default: 1, aten.convolution_backward.default: 2}
+
+
 def _flops(node: fx.Node) -> float:
-    """Multiplications and additions of one matrix product; other operations cost what their node does."""
-    if node.target in (aten.bmm.default, aten.mm.default, aten.addmm.default):
-        left, right = (a.meta["val"].shape for a in node.args[-2:])  # type: ignore[union-attr]
+    """Multiplications and additions of a product or convolution; other operations cost what their node does."""
+    if node.target in _PRODUCTS:
+        left, right = (source.meta["val"].shape for source in node.all_input_nodes[-2:])
         return 2.0 * left.numel() * right[-1]
+    if node.target in _CONVOLUTIONS:
+        backward = node.target is aten.convolution_backward.default
+        weight = node.args[2 if backward else 1].meta["val"]  # type: ignore[union-attr]
+        image = node.args[0].meta["val"] if backward else node.meta["val"]  # type: ignore[union-attr]
+        return 2.0 * _CONVOLUTIONS[node.target] * image.numel() * weight[0].numel()
     return 0.0
 
 

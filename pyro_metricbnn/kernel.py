@@ -223,6 +223,7 @@ def _walk(
         particles.energy,
         ground.num_steps // thin,
         refiner.reach(ground) * thin,
+        refiner.approach_length(ground),
         storage_dtype,
         storage_device,
     )

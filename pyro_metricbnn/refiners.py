@@ -38,6 +38,10 @@ class Refiner(ABC):
     def reach(self, ground: Ground) -> float:
         """How far the drift alone would go from one recorded point to the next."""
 
+    def approach_length(self, ground: Ground) -> float:
+        """How far the drift goes before the record begins."""
+        return 0.0
+
     @abstractmethod
     def num_gradients(self, ground: Ground) -> int:
         """About how many gradients a whole walk takes."""
@@ -169,6 +173,9 @@ class Steer(Refiner):
     def reach(self, ground: Ground) -> float:
         return self.length(len(ground.scale)) * (1 - self.warmup) / ground.num_steps
 
+    def approach_length(self, ground: Ground) -> float:
+        return self.length(len(ground.scale)) * self.warmup
+
     def num_gradients(self, ground: Ground) -> int:
         step = self.step_size or math.sqrt(self._first_step(ground) * self._largest_step(ground))
         return int(self.length(len(ground.scale)) / step)
@@ -176,7 +183,7 @@ class Steer(Refiner):
     def approach(self, ground: Ground, particles: Particles) -> Particles:
         """Leave the MAP for where posterior samples live, and find the step size on the way."""
         particles = replace(particles, step_size=self.step_size or self._first_step(ground))
-        length = self.length(len(ground.scale)) * self.warmup
+        length = self.approach_length(ground)
         if length == 0:
             return particles
         num_blocks = max(1, math.ceil(length / self.reach(ground)))

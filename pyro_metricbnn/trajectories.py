@@ -26,8 +26,10 @@ class Trajectories:
         step_sizes: (T,), of a refiner that tunes its own.
         frozen_at: (N,), the step at which a particle's energy was no longer finite; T + 1 for never. From
             there on its row repeats the last good point.
+        positions: (T + 1,), how far along the path each point is, from 0 at the MAP to 1 at the end. The first step
+            is longer where the walk left the MAP before the record began.
         sites: Where each latent site is in theta.
-        spacing: How far the drift goes between two points, in prior deviations.
+        spacing: How far the drift goes between two points, in the refiner's units.
 
     Example:
         >>> walk.thetas.shape
@@ -42,6 +44,7 @@ class Trajectories:
     drift_survived: Tensor
     step_sizes: Tensor
     frozen_at: Tensor
+    positions: Tensor
     sites: Sites
     spacing: float
 
@@ -97,6 +100,7 @@ class Trajectories:
             drift_survived=self.drift_survived[:, steps.to(self.drift_survived.device)],
             step_sizes=self.step_sizes[steps.to(self.step_sizes.device)],
             frozen_at=frozen,
+            positions=self.positions[points.to(self.positions.device)],
             spacing=self.spacing * every,
         )
 
@@ -115,11 +119,12 @@ class Recorder:
         energy: Tensor,
         num_steps: int,
         spacing: float,
+        approach: float = 0.0,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
         num_particles = len(energy)
-        self.sites, self.spacing, self.length = sites, spacing, 0
+        self.sites, self.spacing, self.approach, self.length = sites, spacing, approach, 0
         self.thetas = torch.empty(
             num_particles,
             num_steps + 1,
@@ -152,6 +157,8 @@ class Recorder:
         """What has been walked so far."""
         length = self.length
         never = self.frozen_at > length
+        path = self.approach + self.spacing * torch.arange(length + 1, device=self.energies.device)
+        path[0] = 0.0
         return Trajectories(
             thetas=self.thetas[:, : length + 1],
             energies=self.energies[:, : length + 1],
@@ -159,6 +166,7 @@ class Recorder:
             drift_survived=self.drift_survived[:, :length],
             step_sizes=self.step_sizes[:length],
             frozen_at=torch.where(never, length + 1, self.frozen_at),
+            positions=(path / path[-1].clamp_min(1e-30)).to(self.energies.dtype),
             sites=self.sites,
             spacing=self.spacing,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -180,24 +179,27 @@ def test_auto_mode_traces_when_unexpected_calls_have_become_many() -> None:
     assert run_of(graphs.CALLS_WORTH_A_TRACE + 20, torch.zeros(3, 2)).runs == graphs.CALLS_WORTH_A_TRACE
 
 
-def test_auto_mode_does_not_compile_a_short_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def compiling(*_: Any) -> Any:
-        raise AssertionError("compiled a small function for 100 calls")
+@pytest.fixture
+def compiled_functions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is handed to torch.compile, which here gives it back as it is."""
+    functions: list[Any] = []
 
-    monkeypatch.setattr(graphs, "compiled", compiling)
+    def compiling(fn: Any, **_: Any) -> Any:
+        functions.append(fn)
+        return fn
+
+    monkeypatch.setattr(torch, "compile", compiling)
+    return functions
+
+
+def test_auto_mode_does_not_compile_a_short_run(compiled_functions: list[Any]) -> None:
     run_of(100, torch.zeros(3, 2), expected_calls=100)
+    assert compiled_functions == []
 
 
-def test_auto_mode_compiles_a_run_that_is_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-
-    def compiling(fn: Any, inputs: Any, otherwise: Any) -> Any:
-        seen.append(fn)
-        return otherwise
-
-    monkeypatch.setattr(graphs, "compiled", compiling)
+def test_auto_mode_compiles_a_run_that_is_long_enough(compiled_functions: list[Any]) -> None:
     run_of(5, torch.zeros(3, 2), expected_calls=10**9)
-    assert len(seen) == 1
+    assert len(compiled_functions) == 1
 
 
 def test_vmap_mode_never_traces() -> None:
@@ -231,6 +233,18 @@ def test_data_that_change_from_call_to_call_are_not_baked_into_the_record() -> N
     batched = BatchedFunction(fn, Execution(mode="trace"))
     batched(torch.ones(3, 2), torch.ones(2))
     assert batched(torch.ones(3, 2), 5 * torch.ones(2))[0].tolist() == [10.0, 10.0, 10.0]
+
+
+@pytest.mark.parametrize("mode", ["trace", "loop"])
+def test_what_is_selected_from_the_data_by_value_is_not_baked_into_the_record(mode: Any) -> None:
+    """Minibatches with missing values have one shape, but not one number of values that are there."""
+
+    def fn(theta: Tensor, data: Tensor) -> Outputs:
+        return grad_and_value(lambda t: (t * data[data > 0]).mean())(theta)
+
+    batched = BatchedFunction(fn, Execution(mode=mode))
+    batched(torch.ones(3, 1), torch.tensor([1.0, -1.0, -1.0]))
+    assert batched(torch.ones(3, 1), torch.tensor([1.0, 2.0, 6.0]))[0].tolist() == [[3.0]] * 3
 
 
 def test_data_of_another_type_make_a_new_record() -> None:
@@ -341,15 +355,13 @@ def test_a_record_that_cannot_be_compiled_runs_traced_with_a_warning(monkeypatch
     assert results == [[2.0, 2.0]] * 3
 
 
-def test_a_record_that_was_compiled_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+def test_a_record_that_was_compiled_is_not_compiled_again(compiled_functions: list[Any]) -> None:
+    run_of(6, torch.zeros(3, 2), mode="compile")
+    assert len(compiled_functions) == 1
 
-    def compiling(fn: Any, **_: Any) -> Any:
-        seen.append(fn)
-        return fn
 
-    monkeypatch.setattr(torch, "compile", compiling)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        run_of(6, torch.zeros(3, 2), mode="compile")
-    assert len(seen) == 1
+def test_a_step_is_compiled_together_with_the_function_in_it(compiled_functions: list[Any]) -> None:
+    batched = BatchedFunction(lambda theta: (theta.sum(),), Execution(mode="compile"))
+    step = batched.inside(lambda function, theta, length: (theta + length * function(theta)[0][:, None],), ())
+    moved = [step(torch.ones(2, 2), 0.5)[0].tolist() for _ in range(3)]
+    assert (len(compiled_functions), moved) == (1, [[[2.0, 2.0], [2.0, 2.0]]] * 3)

@@ -83,42 +83,49 @@ def test_a_conjugate_model_converges() -> None:
     assert soundly(BatchedPotential(conjugate_regression, X, SIGNAL)).converged
 
 
-def test_the_gradient_vanishes_at_the_map_of_a_constrained_model() -> None:
-    potential = BatchedPotential(linear_regression, X, SIGNAL)
-    gradient = potential.grad(soundly(potential).theta[None])
-    torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0, atol=1e-3)
+WITH_A_MAXIMUM = ("beta_and_interval", "simplex", "eight_schools_non_centred", "with_factor")
 
 
-BOUNDED = [case for case in CASES if case.name not in ("eight_schools_centred", "hierarchical_regression", "mixture")]
-
-
-@pytest.mark.parametrize("case", BOUNDED, ids=lambda case: case.name)
-def test_the_search_converges_on_every_model_with_a_maximum(case: Any) -> None:
+@pytest.mark.parametrize("case", [BY_NAME[name] for name in WITH_A_MAXIMUM], ids=WITH_A_MAXIMUM)
+def test_the_search_converges_on_a_model_with_a_maximum(case: Any) -> None:
     estimate = soundly(BatchedPotential(case.model, *case.args, **case.kwargs), num_starts=2)
     assert (estimate.converged, estimate.unbounded) == (True, ())
 
 
-def test_the_params_are_theta_by_site() -> None:
+@pytest.fixture(scope="module")
+def regression() -> tuple[BatchedPotential, MapEstimate]:
+    pyro.set_rng_seed(0)
     potential = BatchedPotential(linear_regression, X, SIGNAL)
-    estimate = quietly(potential)
+    return potential, soundly(potential)
+
+
+def test_the_gradient_vanishes_at_the_map_of_a_constrained_model(
+    regression: tuple[BatchedPotential, MapEstimate],
+) -> None:
+    potential, estimate = regression
+    gradient = potential.grad(estimate.theta[None])
+    torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0, atol=1e-3)
+
+
+def test_the_params_are_theta_by_site(regression: tuple[BatchedPotential, MapEstimate]) -> None:
+    potential, estimate = regression
     torch.testing.assert_close(potential.flatten(estimate.params), estimate.theta)
 
 
-def test_the_energy_is_the_potential_at_the_map() -> None:
-    potential = BatchedPotential(linear_regression, X, SIGNAL)
-    estimate = quietly(potential)
+def test_the_energy_is_the_potential_at_the_map(regression: tuple[BatchedPotential, MapEstimate]) -> None:
+    potential, estimate = regression
     assert estimate.energy == pytest.approx(potential.value(estimate.theta[None]).item(), abs=1e-9)
 
 
-def test_the_last_of_the_energies_is_that_of_the_map() -> None:
-    estimate = quietly(BatchedPotential(linear_regression, X, SIGNAL))
+def test_the_last_of_the_energies_is_that_of_the_map(regression: tuple[BatchedPotential, MapEstimate]) -> None:
+    estimate = regression[1]
     assert estimate.energies[-1] == estimate.energy == min(estimate.energies)
 
 
 def test_the_same_seed_gives_the_same_map() -> None:
     def seeded() -> Tensor:
         pyro.set_rng_seed(5)
-        return quietly(BatchedPotential(linear_regression, X, SIGNAL)).theta
+        return quietly(BatchedPotential(normal_mean, SIGNAL), num_starts=3).theta
 
     assert torch.equal(seeded(), seeded())
 
@@ -217,7 +224,7 @@ def test_a_search_that_was_too_short_has_not_converged() -> None:
 
 
 def test_a_search_that_was_too_short_gives_the_best_point_that_it_came_to() -> None:
-    short, long = (quietly(stiff_network(), max_iterations=n) for n in (10, 1000))
+    short, long = (quietly(stiff_network(), max_iterations=n) for n in (10, 200))
     assert long.energy < short.energy < short.energies[0]
 
 
@@ -265,7 +272,7 @@ def test_the_start_on_an_unbounded_density_is_the_best_for_the_site_s_value(
     torch.testing.assert_close(funnel[0].theta[2:], shrunk, rtol=0.02, atol=0.1)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_an_unbounded_regression_is_noticed_too(seed: int) -> None:
     """Its effects close in until the search can move no further; that is no maximum."""
     case = BY_NAME["hierarchical_regression"]
@@ -299,7 +306,7 @@ def test_a_search_on_minibatches_comes_near_the_full_map() -> None:
 
 @pytest.mark.parametrize("progress", [True, False])
 def test_a_progress_bar_is_shown_where_it_is_asked_for(progress: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    find_map(BatchedPotential(normal_mean, SIGNAL), progress=progress)
+    find_map(BatchedPotential(normal_mean, SIGNAL), {"mean": ZERO}, progress=progress)
     assert ("MAP" in capsys.readouterr().err) is progress
 
 

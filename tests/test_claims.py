@@ -1,0 +1,71 @@
+"""Claims about networks of the size that the benchmarks use; real data where METRICBNN_DATA says, made data else."""
+
+import statistics
+from pathlib import Path
+
+import pyro
+import pytest
+import torch
+from torch import nn
+
+from benchmarks import cold_start, throughput
+from benchmarks.datasets import Problem, snelson
+from benchmarks.networks import mlp, train
+from pyro_metricbnn import Adam, BatchedPotential, DriftRefineKernel, Gaussian, Steer, Trajectories, bayesianize
+from pyro_metricbnn.refiners import Refiner
+
+pytestmark = pytest.mark.slow
+NOISE = 0.3
+
+
+@pytest.fixture(scope="module")
+def problem(data_folder: Path | None) -> Problem:
+    pyro.set_rng_seed(0)
+    return snelson(data_folder)
+
+
+@pytest.fixture(scope="module")
+def net(problem: Problem) -> nn.Module:
+    """1-32-32-32-1 ReLU, trained: 2,209 weights."""
+    return train(mlp(1, 32, 32, 32, 1), problem.x, problem.y, NOISE)
+
+
+def walk_of(net: nn.Module, problem: Problem, refiner: Refiner, seed: int = 1, num_steps: int = 100) -> Trajectories:
+    pyro.set_rng_seed(seed)
+    kernel = DriftRefineKernel(bayesianize(net, Gaussian(NOISE)), refiner=refiner, num_steps=num_steps)
+    return kernel.walk(problem.x, problem.y, progress=False)
+
+
+@pytest.mark.parametrize("refiner", [Steer(), Adam()])
+def test_every_particle_stays_finite(net: nn.Module, problem: Problem, refiner: Refiner) -> None:
+    walk = walk_of(net, problem, refiner)
+    assert walk.thetas.isfinite().all()
+    assert walk.energies.isfinite().all()
+    assert (walk.frozen_at == 101).all()
+
+
+@pytest.mark.parametrize("refiner", [Steer(path=1.0), Adam(num_refinements=5)])
+def test_the_same_seed_gives_the_same_bits(net: nn.Module, problem: Problem, refiner: Refiner) -> None:
+    first, second = (walk_of(net, problem, refiner, num_steps=20) for _ in range(2))
+    assert torch.equal(first.thetas, second.thetas)
+
+
+def test_refining_leaves_a_hundredth_of_the_drifts_loss_at_the_typical_radius(net: nn.Module, problem: Problem) -> None:
+    potential = BatchedPotential(bayesianize(net, Gaussian(NOISE)), problem.x, problem.y)
+    losses = []
+    for refiner in (Adam(), Adam(num_refinements=0)):
+        ends = walk_of(net, problem, refiner).thetas[:, -1]
+        losses.append(potential.energy_parts(ends)[1].mean())
+    assert losses[0] <= losses[1] / 100
+
+
+def test_a_cold_walk_takes_no_longer_than_training_an_ensemble(data_folder: Path | None) -> None:
+    times = cold_start.compare(data_folder, rounds=3)
+    assert statistics.median(times["walk"]) <= statistics.median(times["ensemble"])
+
+
+def test_gradients_come_fifty_times_as_fast_as_from_a_loop_over_pyro() -> None:
+    """A guard; the benchmark has the figure, from an idle machine."""
+    rates = throughput.measure(num_particles=20, depth=3, width=32)["rates"]
+    assert rates["compiled"] >= 50 * rates["pyro"]
+    assert rates["compiled"] >= 0.7 * rates["limit"]
