@@ -257,26 +257,36 @@ def test_data_of_another_type_make_a_new_record() -> None:
     assert batched(torch.ones(3, 2), halves)[0].tolist() == [0.5, 0.5, 0.5]
 
 
-def test_convolutions_run_one_particle_after_another_on_a_cpu() -> None:
-    """There vmap is slower than a loop."""
-    image = torch.randn(1, 1, 5, 5)
-    shapes = []
+def convolution_runs_batched(image: Tensor, **execution: Any) -> bool:
+    """Whether the last record of a convolution of the image is one of all particles together."""
+    channels, batched = image.shape[1], []
 
     def fn(theta: Tensor) -> Outputs:
-        result = torch.nn.functional.conv2d(image, theta.view(1, 1, 3, 3)).sum()
-        shapes.append(torch._C._functorch.is_batchedtensor(theta))
-        return (result,)
+        batched.append(torch._C._functorch.is_batchedtensor(theta))
+        return (torch.nn.functional.conv2d(image, theta.view(channels, channels, 3, 3)).sum(),)
 
-    batched = BatchedFunction(fn, Execution(mode="auto", expected_calls=1000))
-    batched(torch.randn(3, 9))
-    assert shapes[-1] is False  # the last record is of a particle alone
+    BatchedFunction(fn, Execution(**execution))(torch.randn(3, 9 * channels**2))
+    return batched[-1]
+
+
+def test_large_convolutions_run_one_particle_after_another_on_a_cpu() -> None:
+    """There vmap is slower than a loop."""
+    assert not convolution_runs_batched(torch.randn(1, 8, 96, 96), mode="auto", expected_calls=1000)
+
+
+def test_small_convolutions_run_all_particles_at_once() -> None:
+    assert convolution_runs_batched(torch.randn(1, 1, 5, 5), mode="auto", expected_calls=1000)
+
+
+def test_large_convolutions_run_all_particles_at_once_where_the_user_says_trace() -> None:
+    assert convolution_runs_batched(torch.randn(1, 8, 96, 96), mode="trace")
 
 
 def test_convolutions_give_the_same_in_auto_mode_and_under_vmap() -> None:
-    image, theta = torch.randn(1, 1, 5, 5).double(), noise(3, 9)
+    image, theta = noise(1, 8, 96, 96), noise(3, 576)
 
     def fn(theta: Tensor) -> Outputs:
-        return (torch.nn.functional.conv2d(image, theta.view(1, 1, 3, 3)).tanh().sum(),)
+        return (torch.nn.functional.conv2d(image, theta.view(8, 8, 3, 3)).tanh().sum(),)
 
     auto, plain = (BatchedFunction(fn, Execution(mode=m, expected_calls=1000))(theta)[0] for m in ("auto", "vmap"))
     torch.testing.assert_close(auto, plain, rtol=1e-12, atol=1e-12)
@@ -290,6 +300,14 @@ def test_compiling_becomes_worth_it_as_the_calls_grow() -> None:
     graph = graph_of_products(100)
     worth = [worth_compiling(graph, 10**power) for power in range(10)]
     assert worth == sorted(worth) and set(worth) == {False, True}  # noqa: PT018
+
+
+def test_a_product_of_two_matrices_counts_as_that_of_one_with_itself() -> None:
+    square, product = (
+        graph_of_products(100),
+        record(lambda x, y: (x @ y,), torch.zeros(100, 100), torch.zeros(100, 100)),
+    )
+    assert [worth_compiling(square, 10**n) for n in range(9)] == [worth_compiling(product, 10**n) for n in range(9)]
 
 
 def test_compiling_no_calls_is_never_worth_it() -> None:
