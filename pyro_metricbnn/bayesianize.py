@@ -57,7 +57,10 @@ class BayesianNetwork(nn.Module):
 
     def forward(self, x: Any, y: Tensor | None = None) -> Tensor:
         weights = {name: pyro.sample(name, self.prior(name)) for name in self.names}
+        weights = {name: value.to(self.net.get_parameter(name)) for name, value in weights.items()}
         f = functional_call(self.net, weights, x if isinstance(x, tuple) else (x,))
+        if not f.dim():
+            raise ValueError("the network's output is one number: it needs a row for each input.")
         parameters = self.likelihood.parameters(f)
         with pyro.plate("data", f.shape[0], dim=-1):
             pyro.deterministic("f", f, event_dim=f.dim() - 1)
@@ -109,8 +112,11 @@ def _choose(net: nn.Module, where: str | Sequence[str] | None) -> tuple[str, ...
     if not names:
         raise ValueError(f"{type(net).__name__} has no parameters: there is nothing to be uncertain about.")
     if where is not None:
-        prefixes = [where] if isinstance(where, str) else list(where)
-        chosen = {name for prefix in prefixes for name in _matching(names, prefix)}
+        prefixes = [where] if isinstance(where, str) else where
+        if not isinstance(prefixes, Sequence) or not prefixes:
+            raise ValueError(f"where must be a prefix of parameter names or several, got {where!r}; None takes all.")
+        tied = {n: first for n, first in _first_names(net).items() if n not in names}
+        chosen = {tied.get(name, name) for prefix in prefixes for name in _matching([*names, *tied], prefix)}
         names = [name for name in names if name in chosen]
     for name in names:
         value = net.get_parameter(name)
@@ -129,6 +135,12 @@ def _choose(net: nn.Module, where: str | Sequence[str] | None) -> tuple[str, ...
     return tuple(names)
 
 
+def _first_names(net: nn.Module) -> dict[str, str]:
+    """All names of the parameters, those of tied ones too -> the name that stands for each."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(p), name) for name, p in net.named_parameters(remove_duplicate=False)}
+
+
 def _matching(names: Sequence[str], prefix: str) -> list[str]:
     """Names below a module path; failing that, names that begin with the letters of the prefix."""
     path = prefix.rstrip(".")
@@ -141,6 +153,8 @@ def _matching(names: Sequence[str], prefix: str) -> list[str]:
 
 def _priors(prior_scale: Prior, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
     """A positive number or a distribution for each parameter."""
+    if isinstance(prior_scale, torch.distributions.Distribution):
+        raise ValueError(f"prior_scale is a distribution: pass lambda name, shape: {prior_scale!r} to use it for all.")
     if callable(prior_scale):
         priors = {name: prior_scale(name, value.shape) for name, value in parameters.items()}
         return {name: _fill(prior, parameters[name].shape, name) for name, prior in priors.items()}
@@ -157,7 +171,11 @@ def _priors(prior_scale: Prior, parameters: Mapping[str, Tensor]) -> dict[str, A
     else:
         scales = dict.fromkeys(parameters, prior_scale)
     for name, scale in scales.items():
-        if not 0 < float(scale) < float("inf"):
+        try:
+            number = float(scale)
+        except (TypeError, ValueError):
+            number = 0.0
+        if not 0 < number < float("inf"):
             raise ValueError(f"the prior scale of {name!r} must be positive and finite, got {scale}.")
     return {name: float(scale) for name, scale in scales.items()}
 

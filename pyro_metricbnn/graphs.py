@@ -63,6 +63,7 @@ class BatchedFunction:
         self.execution = execution
         self._ready: dict[Any, Callable[..., Outputs]] = {}
         self._calls: dict[Any, int] = {}
+        self._failures: list[Exception] = []  # of compiling: said once
 
     def __call__(self, theta: Tensor, *data: Tensor) -> Outputs:
         size = self.execution.chunk_size
@@ -92,7 +93,7 @@ class BatchedFunction:
                 def at_once(theta: Tensor, *inputs: Any) -> Outputs:
                     return outer(lambda points: ready.graph(points, *data), theta, *inputs)
 
-                whole[theta.shape] = compiled(at_once, (theta, *tensors), step_by_step)
+                whole[theta.shape] = compiled(at_once, (theta, *tensors), step_by_step, self._failures)
             with torch.no_grad():
                 return whole[theta.shape](theta, *tensors)
 
@@ -104,7 +105,7 @@ class BatchedFunction:
     def _run(self, theta: Tensor, data: tuple[Tensor, ...]) -> Outputs:
         ready = self._prepare(theta, data)
         if ready is None:
-            return self._vmapped(len(data))(theta, *data)
+            ready = self._vmapped(len(data))
         with torch.no_grad():
             return ready(theta, *data)
 
@@ -128,11 +129,14 @@ class BatchedFunction:
         mode = self.execution.mode
         if mode == "loop":
             return self._one_by_one(theta, data)
-        graph = record(self._vmapped(len(data)), theta, *data)
+        try:
+            graph = record(self._vmapped(len(data)), theta, *data)
+        except RuntimeError:  # it reads numbers out of its data; where it branches on theta, vmap says so
+            return self._vmapped(len(data))
         if mode == "auto" and theta.device.type == "cpu" and loop_is_faster(graph, len(theta)):
             return self._one_by_one(theta, data)
         pays = mode == "auto" and worth_compiling(graph, self.execution.expected_calls or 0)
-        return Compilable(graph) if mode == "compile" or pays else graph
+        return Compilable(graph, self._failures) if mode == "compile" or pays else graph
 
     def _one_by_one(self, theta: Tensor, data: tuple[Tensor, ...]) -> Callable[..., Outputs]:
         """Particle after particle; through Python where a model branches on values and has no record."""
@@ -145,8 +149,9 @@ class BatchedFunction:
 class Compilable:
     """A record that is compiled at its second call: one that runs inside a larger compiled function never is."""
 
-    def __init__(self, graph: fx.GraphModule) -> None:
+    def __init__(self, graph: fx.GraphModule, failures: list[Exception]) -> None:
         self.graph = graph
+        self._failures = failures
         self._called = False
         self._fast: Callable[..., Outputs] | None = None
 
@@ -155,7 +160,7 @@ class Compilable:
             self._called = True
             return self.graph(*inputs)
         if self._fast is None:
-            self._fast = compiled(self.graph, inputs, self.graph)
+            self._fast = compiled(self.graph, inputs, self.graph, self._failures)
         return self._fast(*inputs)
 
 
@@ -164,6 +169,8 @@ def record(fn: Callable[..., Outputs], *inputs: Tensor) -> fx.GraphModule:
     from torch.fx.experimental.proxy_tensor import make_fx  # takes 0.3 s to import
 
     graph = make_fx(fn)(*inputs)
+    if any(map(_selects_by_value, graph.graph.nodes)):
+        raise RuntimeError("the shapes depend on values: a record would keep those of its first inputs")
     tidy(graph)
     return graph
 
@@ -191,7 +198,16 @@ def tidy(graph: fx.GraphModule) -> None:
             graph.graph.erase_node(node)
         else:
             seen[key] = node
+    _copy_constant_results(graph)
     graph.recompile()
+
+
+def _copy_constant_results(graph: fx.GraphModule) -> None:
+    """Who changes a result in place must not change the constant."""
+    output = next(node for node in graph.graph.nodes if node.op == "output")
+    for constant in [node for node in output.all_input_nodes if node.op == "get_attr"]:
+        with graph.graph.inserting_before(output):
+            output.replace_input_with(constant, graph.graph.call_function(aten.clone.default, (constant,)))
 
 
 def _fold_constants(graph: fx.GraphModule) -> None:
@@ -225,7 +241,19 @@ def _gives_back_input(node: fx.Node) -> bool:
         return True
     if node.target in _VIEWS:
         return "val" in source.meta and node.meta["val"].shape == source.meta["val"].shape
-    return node.target in (aten.mul.Scalar, aten.div.Scalar) and bool(node.args[1] == 1)
+    if node.target in (aten.mul.Scalar, aten.div.Scalar) and bool(node.args[1] == 1):
+        return "val" in source.meta and node.meta["val"].dtype == source.meta["val"].dtype
+    return False
+
+
+def _selects_by_value(node: fx.Node) -> bool:
+    """Whether the shape of a result depends on numbers, as that of x[x > 0] does."""
+    operation = node.target
+    if not isinstance(operation, torch._ops.OpOverload) or torch.Tag.dynamic_output_shape not in operation.tags:
+        return False
+    if operation is not aten.index.Tensor:
+        return True
+    return any(index.meta["val"].dtype in (torch.bool, torch.uint8) for index in node.all_input_nodes[1:])
 
 
 def _is_pure(node: fx.Node) -> bool:
@@ -257,7 +285,7 @@ _CONVOLUTIONS = {aten.convolution.default: 1, aten.convolution_backward.default:
 def _flops(node: fx.Node) -> float:
     """Multiplications and additions of a product or convolution; other operations cost what their node does."""
     if node.target in _PRODUCTS:
-        left, right = (source.meta["val"].shape for source in node.all_input_nodes[-2:])
+        left, right = (source.meta["val"].shape for source in node.args[-2:])  # type: ignore[union-attr]
         return 2.0 * left.numel() * right[-1]
     if node.target in _CONVOLUTIONS:
         backward = node.target is aten.convolution_backward.default
@@ -268,14 +296,17 @@ def _flops(node: fx.Node) -> float:
 
 
 def compiled(
-    fn: Callable[..., Outputs], inputs: Iterable[Any], otherwise: Callable[..., Outputs]
+    fn: Callable[..., Outputs], inputs: Iterable[Any], otherwise: Callable[..., Outputs], failures: list[Exception]
 ) -> Callable[..., Outputs]:
     """fn through torch.compile; `otherwise`, with a warning, where that cannot be done."""
+    if failures:
+        return otherwise
     fast = torch.compile(fn, dynamic=False)
     try:
         with torch.no_grad():
             fast(*inputs)
     except Exception as error:  # no C++ compiler, an operation that cannot be lowered, ...
+        failures.append(error)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         warnings.warn(
             f"the energy could not be compiled ({reason}); the traced graph runs instead, about three times "

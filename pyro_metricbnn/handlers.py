@@ -22,9 +22,10 @@ class ScaleObservations(Messenger):
         self.factor, self.size = factor, size
 
     def _pyro_sample(self, msg: Any) -> None:
-        if not msg["is_observed"] or torch.is_tensor(msg["scale"]) or msg["scale"] != 1:
+        frames = msg["cond_indep_stack"]
+        if not msg["is_observed"] or any(frame.full_size not in (None, frame.size) for frame in frames):
             return  # a plate(size=, subsample=) has scaled it already
-        in_plate = any(frame.size == self.size for frame in msg["cond_indep_stack"])
+        in_plate = any(frame.size == self.size for frame in frames)
         value = msg["value"]
         if in_plate or (torch.is_tensor(value) and value.dim() > 0 and len(value) == self.size):
             msg["scale"] = msg["scale"] * self.factor

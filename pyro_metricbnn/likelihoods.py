@@ -16,6 +16,11 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 
+def _check_tensor(y: Any) -> None:
+    if not torch.is_tensor(y):
+        raise ValueError(f"y must be a tensor, got {type(y).__name__}: pass torch.as_tensor(y).")
+
+
 class Likelihood(ABC):
     """How observations scatter around a network's output.
 
@@ -33,6 +38,7 @@ class Likelihood(ABC):
 
     def targets(self, f: Tensor, y: Tensor) -> Tensor:
         """Check observations y against outputs f, and give them the shape of one draw."""
+        _check_tensor(y)
         event = f.shape[1:]
         if y.shape == f.shape:
             return y.to(f.dtype)
@@ -63,7 +69,12 @@ class Gaussian(Likelihood):
     def __post_init__(self) -> None:
         if isinstance(self.scale, torch.distributions.Distribution):
             return
-        if not bool((torch.as_tensor(self.scale, device="cpu") > 0).all()):
+        try:
+            scale = torch.as_tensor(self.scale, device="cpu")
+            sound = bool(((scale > 0) & scale.isfinite()).all())
+        except (TypeError, RuntimeError):
+            sound = False
+        if not sound:
             raise ValueError(
                 f"scale must be positive, got {self.scale}: it is the noise's standard deviation. "
                 "Pass a positive number, or a distribution to infer it."
@@ -78,6 +89,11 @@ class Gaussian(Likelihood):
         scale = parameters.get("scale", self.scale)
         if not isinstance(scale, Tensor):
             scale = f.new_full((), float(scale))
+        if torch.broadcast_shapes(f.shape, scale.shape) != f.shape:
+            raise ValueError(
+                f"scale has shape {tuple(scale.shape)}, which does not broadcast to the output's {tuple(f.shape)}: "
+                "the likelihood would count the data several times. Pass a number, or one scale an output."
+            )
         return dist.Normal(f, scale.to(f)).to_event(f.dim() - 1)
 
 
@@ -92,16 +108,24 @@ class HeteroscedasticGaussian(Likelihood):
 
     floor: float = 1e-4  # keeps the density bounded where the network fits a point exactly
 
-    def distribution(self, f: Tensor, **parameters: Tensor) -> Any:
+    def __post_init__(self) -> None:
+        if not self.floor >= 0:
+            raise ValueError(f"floor must not be negative, got {self.floor}: it is the least deviation of the noise.")
+
+    def _check(self, f: Tensor) -> None:
         if f.dim() < 2 or f.shape[-1] % 2:
             raise ValueError(
                 f"the network's output has shape {tuple(f.shape)}: HeteroscedasticGaussian reads a mean "
                 "and a raw scale for each target. Give the last layer two outputs a target."
             )
+
+    def distribution(self, f: Tensor, **parameters: Tensor) -> Any:
+        self._check(f)
         mean, raw_scale = f.chunk(2, dim=-1)
         return dist.Normal(mean, softplus(raw_scale) + self.floor).to_event(f.dim() - 1)
 
     def targets(self, f: Tensor, y: Tensor) -> Tensor:
+        self._check(f)
         return super().targets(f[..., : f.shape[-1] // 2], y)
 
 
@@ -118,6 +142,7 @@ class Categorical(Likelihood):
         return dist.Categorical(logits=f)
 
     def targets(self, f: Tensor, y: Tensor) -> Tensor:
+        _check_tensor(y)
         if f.dim() < 2 or f.shape[-1] < 2:
             raise ValueError(
                 f"the network's output has shape {tuple(f.shape)}: Categorical reads one logit a class. "

@@ -78,6 +78,8 @@ def find_map(
     """
     if num_starts < 1:
         raise ValueError(f"num_starts must be at least 1, got {num_starts}: the search starts somewhere.")
+    if max_iterations < 1:
+        raise ValueError(f"max_iterations must be at least 1, got {max_iterations}: the search takes some.")
     units = prior_units(potential)
     starts = _starts(potential, units, init, num_starts)
     free = torch.ones_like(units.scale, dtype=torch.bool)
@@ -116,7 +118,9 @@ def _starts(
     init = init if init is not None else getattr(potential.model, "trained_params", None)
     if init is not None:
         filled = {**potential.unflatten(units.center), **init}
-        start = potential.flatten(filled)
+        start = potential.flatten(filled).detach()
+        if start.dim() != 1:
+            raise ValueError(f"the initial values have shape {tuple(start.shape[:-1])} of points: pass one point.")
         wrong = sorted({potential.sites.at(int(i)) for i in (~start.isfinite()).nonzero()})
         if wrong:
             raise ValueError(
@@ -170,17 +174,19 @@ def _adam(evaluate: Evaluate, starts: Tensor, num_steps: int, bar: tqdm) -> tupl
         z.grad = grad.nan_to_num()
         optimizer.step()
         schedule.step()
-        energies.append(float(value.nan_to_num(float("inf")).min()))
+        energies.append(float(value.nan_to_num(float("inf"), posinf=float("inf")).min()))
         if step % 20 == 0:
             bar.set_postfix(energy=f"{energies[-1]:.1f}", refresh=False)
     end = z.detach()
-    score = value.nan_to_num(float("inf"))
+    score = value.nan_to_num(float("inf"), posinf=float("inf"))
     bounded = (end.abs() <= FAR).all(-1) & score.isfinite()
     score = torch.where(bounded, score, float("inf")) if bool(bounded.any()) else score
     quarter = num_steps // 4
     late, before = energies[-quarter:], energies[-2 * quarter : -quarter]
-    noise = math.sqrt((variance(late) + variance(before)) / quarter)
-    settled = fmean(before) - fmean(late) < SETTLED + 2 * noise
+    settled = False
+    if all(map(math.isfinite, before + late)):
+        noise = math.sqrt((variance(late) + variance(before)) / quarter)
+        settled = fmean(before) - fmean(late) < SETTLED + 2 * noise
     return end[score.argmin()], energies, settled
 
 
@@ -192,11 +198,11 @@ def _lbfgs(evaluate: Evaluate, start: Tensor, max_iterations: int, bar: tqdm) ->
     def closure() -> Tensor:
         value, grad = evaluate(z.detach()[None])
         z.grad = grad[0].nan_to_num()
-        return value[0].nan_to_num(float("inf"))
+        return value[0].nan_to_num(float("inf"), posinf=float("inf"))
 
     energies: list[float] = []
     best, settled = start, False
-    for _ in range(max_iterations // 10):
+    for _ in range(-(-max_iterations // 10)):
         energy = float(optimizer.step(closure))
         if not (bool(z.isfinite().all()) and energy < float("inf")):
             break
@@ -206,8 +212,11 @@ def _lbfgs(evaluate: Evaluate, start: Tensor, max_iterations: int, bar: tqdm) ->
         settled = len(energies) > 5 and energies[-6] - energy < SETTLED
         if settled or bool((best.abs() > 1e3 * FAR).any()):
             break
-    energies.append(float(evaluate(best[None])[0]))
-    return best, energies, settled
+    value, grad = evaluate(best[None])
+    energies.append(float(value))
+    # Where one rounding error of a coordinate is worth nats, the search has stalled, not settled.
+    rounding = float((grad.abs() * best.abs()).max()) * torch.finfo(best.dtype).eps
+    return best, energies, settled and rounding < SETTLED
 
 
 def _with_their_sites(potential: BatchedPotential, coordinates: Tensor) -> Tensor:

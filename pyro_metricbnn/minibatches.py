@@ -34,6 +34,11 @@ class MinibatchPotential(BatchedPotential):
 
     def __init__(self, model: Model, batches: Any, num_data: int | None = None) -> None:
         self.batches = batches
+        if num_data is None and not hasattr(batches, "dataset"):
+            raise ValueError(
+                f"num_data is missing: {type(batches).__name__} does not say how many rows the full data have, and the "
+                "likelihood is scaled to them. Pass num_data=, or a DataLoader."
+            )
         self.num_data = num_data if num_data is not None else len(batches.dataset)
         self._stream = self._endless()
         args, kwargs = next(self._stream)
@@ -73,7 +78,7 @@ class Minibatches:
     """
 
     def __init__(self, args: tuple[Any, ...], batch_size: int) -> None:
-        self.rows = {len(arg) for arg in args if torch.is_tensor(arg)}
+        self.rows = {len(arg) if arg.dim() else 0 for arg in args if torch.is_tensor(arg)}
         if len(self.rows) != 1:
             raise ValueError(
                 f"batch_size needs data with the same number of rows, got {sorted(self.rows)}: "

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import grad_and_value
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from .graphs import BatchedFunction, Execution
+from .graphs import BatchedFunction, Execution, Mode
 from .handlers import LastSite, Unvalidated
 from .sites import Model, Sites, find_sites, has_density
 
@@ -55,8 +55,9 @@ class BatchedPotential:
         self._is_data = [torch.is_tensor(leaf) for leaf in leaves]
         self._data = tuple(leaf.detach() for leaf in leaves if torch.is_tensor(leaf))
         self._constants = [None if torch.is_tensor(leaf) else leaf for leaf in leaves]
+        mode: Mode = "loop" if execution.mode == "loop" else "vmap"
         self._value_and_grad = BatchedFunction(grad_and_value(self._energy), execution)
-        self._parts = BatchedFunction(self._energy_parts, Execution(mode="vmap", chunk_size=execution.chunk_size))
+        self._parts = BatchedFunction(self._energy_parts, Execution(mode=mode, chunk_size=execution.chunk_size))
 
     def using(self, **settings: Any) -> BatchedPotential:
         """The same potential, run in another way: `mode`, `expected_calls`, `chunk_size` of `Execution`.
@@ -120,7 +121,7 @@ class BatchedPotential:
         return prior, likelihood
 
     def _call(self, function: BatchedFunction, theta: Tensor) -> tuple[Tensor, ...]:
-        if theta.dim() != 2 or theta.shape[-1] != self.dim:
+        if theta.dim() != 2 or theta.shape[-1] != self.dim or not len(theta):
             raise ValueError(
                 f"theta has shape {tuple(theta.shape)}, but must be (N, {self.dim}): one row a particle, "
                 "one column an unconstrained coordinate."
@@ -179,16 +180,20 @@ def _inspect(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         raise ValueError(
             "a plate of the model has no rows: there is no data to condition on. Pass at least one observation."
         ) from error
+    except RuntimeError as error:
+        shapes = [tuple(arg.shape) for arg in (*args, *kwargs.values()) if torch.is_tensor(arg)]
+        first = str(error).splitlines()[0]
+        raise ValueError(f"the model does not run on arguments of shapes {shapes}: {first}.") from error
     except ValueError as error:
         cause = _not_finite(args, kwargs)
         if cause:
             first = str(error).splitlines()[0]
             raise ValueError(f"the model refuses its data: {cause}. Drop or impute those rows. ({first})") from error
         raise
-    wrong = [n for n, node in trace.nodes.items() if has_density(n, node) and bool(node["log_prob_sum"].isnan())]
+    wrong = [n for n, node in trace.nodes.items() if has_density(n, node) and not bool(node["log_prob_sum"].isfinite())]
     cause = _not_finite(args, kwargs) if wrong else ""
     if cause:
-        raise ValueError(f"the log density of site {wrong[0]!r} is not a number: {cause}. Drop or impute those rows.")
+        raise ValueError(f"the log density of site {wrong[0]!r} is not finite: {cause}. Drop or impute those rows.")
     return sites, trace
 
 
@@ -204,7 +209,8 @@ def _not_finite(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
 def _explain(error: RuntimeError, site: str | None) -> NoReturn:
     """Turn torch's word for what vmap cannot do into what the model's author can do."""
     text = str(error)
-    if "data-dependent control flow" in text or "tracing tensor" in text or ".item()" in text:
+    said = ("data-dependent control flow", "tracing tensor", ".item()", "dynamic shape")
+    if any(words in text for words in said):
         raise ValueError(
             f"the model branches on the value of a tensor at or after site {site!r} (an `if`, `.item()` or a "
             "Python loop over values): all particles have to take one path. Use torch.where, or run the "

@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 from pyro import poutine
+from pyro.distributions import Unit
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import biject_to
@@ -53,7 +55,7 @@ class Sites:
     def flatten(self, values: Mapping[str, Tensor]) -> Tensor:
         """Constrained values (..., *site shape) by name -> theta (..., D)."""
         self._check_names(values)
-        parts = []
+        parts: list[Tensor] = []
         for site in self.sites:
             value = torch.as_tensor(values[site.name], dtype=self.dtype, device=self.device)
             batch = value.shape[: value.dim() - len(site.shape)]
@@ -61,6 +63,11 @@ class Sites:
                 raise ValueError(
                     f"the value of site {site.name!r} has shape {tuple(value.shape)}, "
                     f"but the model's has {tuple(site.shape)}."
+                )
+            if parts and batch != parts[0].shape[:-1]:
+                raise ValueError(
+                    f"the value of site {site.name!r} has batch shape {tuple(batch)}, but that of "
+                    f"{self.sites[0].name!r} has {tuple(parts[0].shape[:-1])}: all sites need the same."
                 )
             parts.append(site.transform.inv(value).reshape((*batch, site.stop - site.start)))
         return torch.cat(parts, dim=-1)
@@ -81,7 +88,7 @@ class Sites:
 
     def unflatten(self, theta: Tensor) -> dict[str, Tensor]:
         """theta (..., D) -> constrained values (..., *site shape) by name."""
-        if theta.shape[-1] != self.dim:
+        if theta.shape[-1:] != (self.dim,):
             raise ValueError(
                 f"theta has shape {tuple(theta.shape)}, but the model has {self.dim} unconstrained "
                 f"coordinates: pass (..., {self.dim})."
@@ -124,7 +131,8 @@ def find_sites(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
         ValueError: The model has no latent site, a discrete one, a subsampled plate, no observations
             in an observed site, or a structure that changes from call to call.
     """
-    trace, again = (poutine.trace(InitMessenger(init_to_uniform)(model)).get_trace(*args, **kwargs) for _ in range(2))
+    checked = InitMessenger(init_to_uniform)(RefuseDiscrete()(model))  # Pyro's own error would advise enumeration
+    trace, again = (poutine.trace(checked).get_trace(*args, **kwargs) for _ in range(2))
     sites: list[Site] = []
     start = 0
     for name, node in trace.nodes.items():
@@ -170,19 +178,28 @@ def _check_node(name: str, node: Mapping[str, Any]) -> None:
             )
         return
     if node["is_observed"]:
-        if torch.is_tensor(node["value"]) and node["value"].numel() == 0:
+        if torch.is_tensor(node["value"]) and node["value"].numel() == 0 and not isinstance(fn, Unit):
             raise ValueError(
                 f"the observed site {name!r} has no data (shape {tuple(node['value'].shape)}): "
                 "there is nothing to condition on. Pass at least one observation."
             )
         return
-    if fn.has_enumerate_support or fn.support.is_discrete:
-        raise ValueError(
-            f"the latent site {name!r} is discrete ({type(fn).__name__}): it has no gradient to walk along. "
-            "Sum it out (dist.MixtureSameFamily does, for mixtures), observe it, or use a continuous relaxation."
-        )
     if not node["value"].is_floating_point():
         raise ValueError(f"the latent site {name!r} is {node['value'].dtype}: only real sites can be walked on.")
+
+
+class RefuseDiscrete(Messenger):
+    """Refuse a latent site that has no gradient."""
+
+    def _pyro_sample(self, msg: Any) -> None:
+        fn = msg["fn"]
+        if msg["is_observed"] or site_is_subsample(msg):
+            return
+        if fn.has_enumerate_support or fn.support.is_discrete:
+            raise ValueError(
+                f"the latent site {msg['name']!r} is discrete ({type(fn).__name__}): it has no gradient to walk along. "
+                "Sum it out (dist.MixtureSameFamily does, for mixtures), observe it, or use a continuous relaxation."
+            )
 
 
 def _check_same(name: str, node: Mapping[str, Any], other: Mapping[str, Any] | None) -> None:

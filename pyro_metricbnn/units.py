@@ -64,7 +64,7 @@ def prior_units(potential: BatchedPotential) -> PriorUnits:
             center, scale = _of_draws(site, draws[site.name])
         centers.append(center.reshape(-1))
         scales.append(scale.reshape(-1))
-    return PriorUnits(torch.cat(centers), torch.cat(scales))
+    return PriorUnits(torch.cat(centers).detach(), torch.cat(scales).detach())
 
 
 def _prior_trace(potential: BatchedPotential) -> poutine.Trace | None:

@@ -84,11 +84,16 @@ def test_no_refiner_makes_a_tensor_on_the_default_device(refiner: Refiner, meta_
 @pytest.mark.filterwarnings("ignore:the density has no maximum")
 def test_a_hierarchical_model_minibatches_and_mcmc_keep_to_the_datas_device(meta_by_default: None) -> None:
     y = torch.linspace(-1, 1, 6, device="cpu")
-    DriftRefineKernel(hierarchical, num_steps=3).walk(y, num_particles=2, progress=False)
+    DriftRefineKernel(hierarchical, refiner=Steer(path=1), num_steps=3).walk(y, num_particles=2, progress=False)
     net = nn.Linear(1, 1, device="cpu")
     model = bayesianize(net, Gaussian(0.3))
     DriftRefineKernel(model, num_steps=3).walk(y[:, None], y[:, None], batch_size=2, num_particles=2, progress=False)
-    mcmc = MCMC(DriftRefineKernel(model, num_steps=3), num_samples=2, warmup_steps=1, disable_progbar=True)
+    mcmc = MCMC(
+        DriftRefineKernel(model, refiner=Steer(path=1), num_steps=3),
+        num_samples=2,
+        warmup_steps=1,
+        disable_progbar=True,
+    )
     mcmc.run(y[:, None], y[:, None])
     assert mcmc.get_samples()["weight"].device.type == "cpu"
 
