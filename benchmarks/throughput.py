@@ -4,7 +4,8 @@
     python -m benchmarks.throughput --quick    # one size, no walks
 
 Contenders, all for the same Pyro model, timed in turns within one run:
-- `pyro`: a loop over particles of the gradient of Pyro's own potential_fn, as its NUTS takes it;
+- `pyro`: a loop over particles of the gradient of Pyro's own potential_fn, as its NUTS takes it, with Pyro's
+  default settings; `pyro, bare`: the same with validation off, as inside Pyro's MCMC;
 - `vmap`: torch.func.vmap of its gradient;
 - `traced`, `compiled`: ours;
 - `limit`: the same network written by hand as batched matrix products, without Pyro, compiled.
@@ -29,20 +30,20 @@ from pyro.ops.integrator import potential_grad
 from torch import Tensor, nn
 from torch.func import grad_and_value
 
-from pyro_metricbnn import BatchedPotential, DriftRefineKernel, Gaussian, bayesianize
+from pyro_metricbnn import BatchedPotential, DriftRefineKernel, Gaussian, Steer, bayesianize
 
 from .networks import mlp, train, wiggle
 
 NOISE = 0.3
 
 
-def pyro_loop(model: Any, potential: BatchedPotential, x: Tensor, y: Tensor) -> Callable[[Tensor], Any]:
+def pyro_loop(model: Any, potential: BatchedPotential, x: Tensor, y: Tensor, validate: bool) -> Callable[[Tensor], Any]:
     """Pyro's own energy, one particle after another."""
-    with pyro.validation_enabled(False):
+    with pyro.validation_enabled(validate):
         _, potential_fn, _, _ = initialize_model(model, (x, y))
 
     def run(theta: Tensor) -> list[Any]:
-        with pyro.validation_enabled(False):  # as in Pyro's MCMC
+        with pyro.validation_enabled(validate):
             return [potential_grad(potential_fn, potential.sites.unconstrained(particle)) for particle in theta]
 
     return run
@@ -86,11 +87,13 @@ def measure(num_particles: int, depth: int, width: int) -> dict[str, Any]:
     model = bayesianize(net, Gaussian(NOISE))
     potential = BatchedPotential(model, x, y)
     theta = 0.3 * torch.randn(num_particles, potential.dim)
-    loop, limit = pyro_loop(model, potential, x, y), by_hand(net, x, y)
+    loop, bare_loop = (pyro_loop(model, potential, x, y, validate) for validate in (True, False))
+    limit = by_hand(net, x, y)
     ours = {mode: potential.using(mode=mode) for mode in ("vmap", "trace", "compile")}
     seconds = medians(
         {
             "pyro": lambda: loop(theta),
+            "pyro, bare": lambda: bare_loop(theta),
             "vmap": lambda: ours["vmap"].value_and_grad(theta),
             "traced": lambda: ours["trace"].value_and_grad(theta),
             "compiled": lambda: ours["compile"].value_and_grad(theta),
@@ -102,10 +105,11 @@ def measure(num_particles: int, depth: int, width: int) -> dict[str, Any]:
 
 
 def walk_cost(depth: int, width: int = 64) -> dict[str, Any]:
-    """Seconds of a default walk of 20 particles from a trained network; gradients not compiled."""
+    """Seconds of a tenth of a default walk of 20 particles from a trained network; gradients not compiled."""
     x, y = wiggle()
     net = train(mlp(1, *[width] * depth, 1), x, y, NOISE)
-    kernel = DriftRefineKernel(bayesianize(net, Gaussian(NOISE)), compile=False)
+    refiner = Steer(path=0.6, warmup=0.0)
+    kernel = DriftRefineKernel(bayesianize(net, Gaussian(NOISE)), refiner=refiner, num_steps=10, compile=False)
     begin = time.perf_counter()
     walk = kernel.walk(x, y, progress=False)
     seconds = time.perf_counter() - begin
@@ -116,15 +120,23 @@ def walk_cost(depth: int, width: int = 64) -> dict[str, Any]:
 def table(rows: list[dict[str, Any]], walks: list[dict[str, Any]]) -> str:
     """The results as Markdown."""
     names = list(rows[0]["rates"])
-    lines = ["| N | depth | D | " + " | ".join(f"{name}, grad/s" for name in names) + " | ours / pyro | ours / limit |"]
-    lines.append("|" + "---|" * (len(names) + 5))
+    lines = [
+        "| N | depth | D | "
+        + " | ".join(f"{name}, grad/s" for name in names)
+        + " | ours / pyro | ours / bare | ours / limit |"
+    ]
+    lines.append("|" + "---|" * (len(names) + 6))
     for row in rows:
         rates = row["rates"]
-        ratios = [f"{rates['compiled'] / rates['pyro']:.0f}", f"{rates['compiled'] / rates['limit']:.2f}"]
+        ratios = [f"{rates['compiled'] / rates[name]:.3g}" for name in ("pyro", "pyro, bare", "limit")]
         cells = [str(row["num_particles"]), str(row["depth"]), str(row["dim"])]
         lines.append("| " + " | ".join([*cells, *(f"{rates[name]:.0f}" for name in names), *ratios]) + " |")
     if walks:
-        lines += ["", "| depth | D | walk, s | gradients | ms a gradient of 20 particles |", "|---|---|---|---|---|"]
+        lines += [
+            "",
+            "| depth | D | a tenth of a walk, s | gradients | ms a gradient of 20 particles |",
+            "|---|---|---|---|---|",
+        ]
         lines += [
             f"| {w['depth']} | {w['dim']} | {w['seconds']:.1f} | {w['gradients']} | "
             f"{1000 * w['seconds'] / w['gradients']:.2f} |"
@@ -138,7 +150,7 @@ def picture(rows: list[dict[str, Any]], walks: list[dict[str, Any]], path: Path)
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 2 if walks else 1, figsize=(11 if walks else 6, 4), squeeze=False)
-    names = {"pyro": "Pyro, loop", "vmap": "vmap", "traced": "traced", "compiled": "compiled", "limit": "by hand"}
+    names = {"pyro, bare": "Pyro, loop", "vmap": "vmap", "traced": "traced", "compiled": "compiled", "limit": "by hand"}
     colors = ["#999999", "#56B4E9", "#0072B2", "#D55E00", "#000000"]  # Okabe-Ito: told apart by colour-blind readers
     left = axes[0, 0]
     for i, (name, label) in enumerate(names.items()):
@@ -163,10 +175,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the results")
     parser.add_argument("--quick", action="store_true", help="one size, no walks")
+    parser.add_argument("--walks-only", action="store_true", help="one size, and the walks")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     pyro.set_rng_seed(0)
-    sizes = [(20, 3)] if arguments.quick else [(20, 3), *((n, depth) for depth in (1, 3, 9) for n in (1, 10, 50))]
+    sizes = (
+        [(20, 3)]
+        if arguments.quick or arguments.walks_only
+        else [(20, 3), *((n, depth) for depth in (1, 3, 9) for n in (1, 10, 50))]
+    )
     rows, walks = [], []
     for num_particles, depth in sizes:
         rows.append(measure(num_particles, depth, width=32))

@@ -20,6 +20,7 @@ from .particles import MAX_HESSIAN, Ground, Particles
 
 MIN_DIM = 8  # Steer's dynamics degenerate in few dimensions (D - 1 = 0 at D = 1): smaller models are padded
 ValueAndGrad = Callable[[Tensor], tuple[Tensor, Tensor]]
+SHORTEST_PATH = 76.0
 TUNING_GAIN = 0.3  # of the way to the step that the last error asks for
 
 
@@ -129,8 +130,8 @@ class Steer(Refiner):
     Args:
         effort: Time for fidelity: the path grows and the step shrinks with its root, so the number of
             gradients grows with it.
-        path: Length of the walk in units of sqrt(D), the approach included; None for 24 where the posterior's
-            deviations are the units, 6 where the prior's are (a longer path buys little there).
+        path: Length of the walk in units of sqrt(D), the approach included; None for 6, and more in models of
+            less than 160 coordinates (24 at 10), where gradients are cheap and averages need the length.
         warmup: The part of the path that is walked before the first point is recorded.
         error: Aim for a step's squared energy error per dimension, met by 9 particles of 10; None for 5e-4 in
             small models, where a gradient is cheap, up to 0.05 in large ones.
@@ -167,8 +168,8 @@ class Steer(Refiner):
 
     def length(self, dim: int) -> float:
         """The whole path."""
-        path = self.path or (24.0 if dim <= MAX_HESSIAN else 6.0)
-        return path * math.sqrt(self.effort * (dim + self.padding(dim)))
+        root = math.sqrt(dim + self.padding(dim))
+        return math.sqrt(self.effort) * (self.path * root if self.path else max(SHORTEST_PATH, 6 * root))
 
     def reach(self, ground: Ground) -> float:
         return self.length(len(ground.scale)) * (1 - self.warmup) / ground.num_steps

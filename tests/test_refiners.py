@@ -100,7 +100,8 @@ def test_with_the_noise_off_blackjax_walks_the_same_path() -> None:
         position, drift = (jax.numpy.asarray(part[0].numpy()) for part in (p.theta, p.drift))
         peer = IntegratorState(position, drift, *jax.value_and_grad(log_density)(position))
         for _ in range(100):
-            *state, _error = steered_step(ground.potential.value_and_grad, *state, None, ground.scale, 0.31, 0.0)
+            inputs: Any = (*state, None, ground.scale, 0.31, 0.0)
+            *state, _error = steered_step(ground.potential.value_and_grad, *inputs)
             peer, _ = step(peer, 0.31)
             np.testing.assert_allclose(state[0][0].numpy(), np.asarray(peer.position), rtol=0, atol=1e-11)
             np.testing.assert_allclose(state[1][0].numpy(), np.asarray(peer.momentum), rtol=0, atol=1e-11)
