@@ -8,10 +8,9 @@ import argparse
 import matplotlib
 import pyro
 import torch
-from pyro.infer import Predictive
 from torch import nn
 
-from pyro_metricbnn import DriftRefineKernel, Gaussian, bayesianize
+from pyro_metricbnn import Gaussian, MetricBNN, bayesianize
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -40,15 +39,15 @@ def main() -> None:
         if step % 200 == 199:
             print(f"training step {step + 1}: mean squared error {loss.item():.3f}")
 
-    # A trained network -> a Pyro model -> 20 walks on its low-loss fiber -> predictions, by stock Pyro.
+    # A trained network -> a Pyro model -> walks on its low-loss fiber, straightened -> predictions.
     model = bayesianize(net, Gaussian(NOISE))
-    kernel = DriftRefineKernel(model, num_steps=20 if arguments.quick else 100)
-    walk = kernel.walk(x, y, num_particles=4 if arguments.quick else 20)
-    samples = {name: value[:: max(1, len(value) // 200)] for name, value in walk.samples().items()}
+    metric = MetricBNN(model, num_particles=4 if arguments.quick else 20, num_steps=20 if arguments.quick else 100)
+    metric.run(x, y)
     grid = torch.linspace(-4, 4, 200)[:, None]
-    f = Predictive(model, posterior_samples=samples, return_sites=["f"])(grid)["f"]  # (S, 200, 1)
+    prediction = metric.predict(grid, num_samples=400)
 
-    mean, std = f.mean(0).squeeze(), f.std(0).squeeze()
+    f = prediction.f  # (S, 200, 1)
+    mean, std = f.mean(0).squeeze(), prediction.model_std.squeeze()
     outside = (grid.squeeze().abs() > 1) & (grid.squeeze().abs() < 3)
     inside = grid.squeeze().abs() < 1
     print(f"deviation of the function: {std[outside].mean():.2f} at the data, {std[inside].mean():.2f} in the gap")
@@ -56,9 +55,9 @@ def main() -> None:
     figure, axes = plt.subplots(figsize=(8, 4.3))
     axes.plot(grid, f[:: max(1, len(f) // 30)].squeeze(-1).T, color="#0072B2", alpha=0.15, linewidth=0.8)
     axes.fill_between(
-        grid.squeeze(), mean - 2 * std, mean + 2 * std, color="#56B4E9", alpha=0.3, label="± 2 deviations of the walk"
+        grid.squeeze(), mean - 2 * std, mean + 2 * std, color="#56B4E9", alpha=0.3, label="± 2 deviations"
     )
-    axes.plot(grid, mean, color="#0072B2", label="mean of the walk")
+    axes.plot(grid, mean, color="#0072B2", label="mean")
     axes.plot(grid, net(grid).detach(), color="#D55E00", linestyle="--", label="the trained network")
     axes.plot(x, y, "k.", markersize=4, label="data")
     axes.set(xlabel="x", ylabel="y", ylim=(-4, 4), title="20 walks from one trained network")

@@ -1,15 +1,23 @@
 """Post-hoc Bayesian neural networks for Pyro: walk the low-loss fiber around a MAP estimate."""
 
+from .autoencoder_map import AutoencoderMap
 from .bayesianize import bayesianize
+from .guide import AutoMetric
+from .inference import MetricBNN
 from .kernel import DriftRefineKernel
+from .latent_map import KernelMap
 from .likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
 from .map_estimate import find_map
+from .posterior import MetricPosterior, TrajectoryPosterior, gaussian_posterior
 from .potential import BatchedPotential
+from .predictive import predict
 from .refiners import Adam, Descent, Steer
 from .trajectories import Trajectories
 
 __all__ = [
     "Adam",
+    "AutoMetric",
+    "AutoencoderMap",
     "BatchedPotential",
     "Bernoulli",
     "Categorical",
@@ -17,10 +25,16 @@ __all__ = [
     "DriftRefineKernel",
     "Gaussian",
     "HeteroscedasticGaussian",
+    "KernelMap",
+    "MetricBNN",
+    "MetricPosterior",
     "Poisson",
     "Steer",
     "Trajectories",
+    "TrajectoryPosterior",
     "bayesianize",
     "find_map",
+    "gaussian_posterior",
+    "predict",
 ]
 __version__ = "0.1.0"

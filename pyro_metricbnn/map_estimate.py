@@ -150,7 +150,7 @@ def _descend(
         return value, torch.where(free, grad * units.scale, 0.0)
 
     if isinstance(potential, MinibatchPotential):
-        return _adam(evaluate, starts, BATCH_STEPS, bar)
+        return _adam(evaluate, starts, BATCH_STEPS, bar, lr=0.05 if len(starts) > 1 else 0.005)
     energies: list[float] = []
     z = starts[0]
     if len(starts) > 1:
@@ -162,11 +162,13 @@ def _descend(
 Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
-def _adam(evaluate: Evaluate, starts: Tensor, num_steps: int, bar: tqdm) -> tuple[Tensor, list[float], bool]:
+def _adam(
+    evaluate: Evaluate, starts: Tensor, num_steps: int, bar: tqdm, lr: float = 0.05
+) -> tuple[Tensor, list[float], bool]:
     """Adam from all starts at once, with a falling rate; gives the best that did not run away."""
     z = starts.clone().requires_grad_()
-    optimizer = torch.optim.Adam([z], lr=0.05)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps, eta_min=5e-4)
+    optimizer = torch.optim.Adam([z], lr=lr)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps, eta_min=lr / 100)
     energies: list[float] = []
     value = starts.new_full((len(starts),), float("inf"))
     for step in range(num_steps):
@@ -236,9 +238,10 @@ def _say(converged: bool, unbounded: tuple[str, ...], energies: list[float]) -> 
             stacklevel=3,
         )
     elif not converged:
-        fall = energies[max(0, len(energies) - 6)] - energies[-1]
+        tenth = max(1, len(energies) // 10)
+        fall = fmean(energies[-2 * tenth : -tenth] or energies[:1]) - fmean(energies[-tenth:])
         warnings.warn(
-            f"the MAP search did not converge: the energy still fell by {fall:.2g} nats at the end. The walk "
+            f"the MAP search did not converge: the energy still fell, by {fall:.2g} nats at the end. The walk "
             "starts from where it came to; pass more max_iterations, or train the network longer.",
             stacklevel=3,
         )

@@ -5,6 +5,8 @@ In: a model and a DataLoader, or tensors and a batch size.  Out: a BatchedPotent
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -40,9 +42,19 @@ class MinibatchPotential(BatchedPotential):
                 "likelihood is scaled to them. Pass num_data=, or a DataLoader."
             )
         self.num_data = num_data if num_data is not None else len(batches.dataset)
-        self._stream = self._endless()
+        self._stream: Iterator[tuple[tuple[Any, ...], dict[str, Any]]] = self._endless()
         args, kwargs = next(self._stream)
         super().__init__(model, *args, **kwargs)
+
+    @property
+    def is_noisy(self) -> bool:
+        return True
+
+    def fixed(self) -> MinibatchPotential:
+        other = copy.copy(self)
+        other._stream = itertools.repeat((self.args, dict(self.kwargs)))
+        other._bind(self.execution)
+        return other
 
     def _endless(self) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
         while True:

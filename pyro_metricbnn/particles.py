@@ -78,11 +78,15 @@ class Ground:
             v = product.nan_to_num() + 1e-12 * v
         return float(largest.nan_to_num().abs().max())
 
+    @cached_property
+    def _fixed_potential(self) -> BatchedPotential:
+        return self.potential.fixed()
+
     def _hessian_times(self, v: Tensor, scale: Tensor) -> Tensor:
         """The Hessian at the MAP in units of `scale`, times each row of v (n, D), from differences of gradients."""
         center = self.theta_star.expand(len(v), -1)
         width = torch.finfo(v.dtype).eps ** (1 / 3)
-        ahead, behind = (self.potential.grad(center + side * width * scale * v) for side in (1, -1))
+        ahead, behind = (self._fixed_potential.grad(center + side * width * scale * v) for side in (1, -1))
         return (ahead - behind) * scale / (2 * width)
 
 

@@ -70,6 +70,15 @@ class BatchedPotential:
         return other
 
     @property
+    def is_noisy(self) -> bool:
+        """Whether two calls at one theta differ, because each sees another batch."""
+        return False
+
+    def fixed(self) -> BatchedPotential:
+        """This potential without noise: of one batch, where it takes batches."""
+        return self
+
+    @property
     def execution(self) -> Execution:
         return self._value_and_grad.execution
 

@@ -128,8 +128,8 @@ class Steer(Refiner):
     The step starts from the sharpest curvature at the MAP and then follows the energy error.
 
     Args:
-        effort: Time for fidelity: the path grows and the step shrinks with its root, so the number of
-            gradients grows with it.
+        effort: Time for fidelity: the path grows with its root and the step shrinks about as fast, so the number
+            of gradients grows about with it.
         path: Length of the walk in units of sqrt(D), the approach included; None for 6, and more in models of
             less than 160 coordinates (24 at 10), where gradients are cheap and averages need the length.
         warmup: The part of the path that is walked before the first point is recorded.
@@ -210,7 +210,8 @@ class Steer(Refiner):
             *rest, error = step(*state, noise, ground.posterior_scale, eps, nu)
             state, squares = tuple(rest), squares + error**2
         squares = squares / num_steps
-        step_size = self._tuned(ground, p.step_size, squares / dim) if self.step_size is None else p.step_size
+        tunes = self.step_size is None and not ground.potential.is_noisy  # a batch's noise is no error of the step
+        step_size = self._tuned(ground, p.step_size, squares / dim) if tunes else p.step_size
         theta, drift, energy, grad, padding = state
         return Particles(theta, drift, energy, grad, padding, step_size), squares.sqrt()
 
@@ -227,10 +228,14 @@ class Steer(Refiner):
         return 0.5 * math.sqrt(dim / self.effort) if dim <= MAX_HESSIAN else 2 * self._first_step(ground)
 
     def _tuned(self, ground: Ground, step_size: float, squares: Tensor) -> float:
-        """A step nearer to the aim. The error grows with the sixth power of the step (Robnik et al. 2023)."""
+        """A step nearer to the aim.
+
+        The squared error grows with the sixth power of the step on smooth energies (Robnik et al. 2023); with about
+        the power 2.5 on a ReLU network, so that there the aim makes the step shrink with the root of `effort`.
+        """
         seen = float(squares.nan_to_num(float("inf")).quantile(0.9))
         dim = len(ground.scale) + self.padding(len(ground.scale))
-        wanted = (self.error or min(max(5e-5 * dim, 5e-4), 0.05)) / self.effort**3
+        wanted = (self.error or min(max(5e-5 * dim, 5e-4), 0.05)) / self.effort**1.25
         factor = (wanted / max(seen, 1e-3 * wanted)) ** (1 / 6) if math.isfinite(seen) else 0.5
         largest = self._largest_step(ground)
         return min(max(step_size * factor**TUNING_GAIN, self._first_step(ground) / 50), largest)

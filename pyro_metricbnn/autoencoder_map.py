@@ -1,0 +1,175 @@
+"""The paper's latent space: an autoencoder trained with a metric loss (section 4.2).
+
+In: Trajectories.  Out: `AutoencoderMap`, behind the interface of latent_map.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from .latent_map import LatentMap, start_of, usable
+from .trajectories import Trajectories
+
+PATIENCE = 100  # epochs without a new best, smoothed loss
+
+
+class AutoencoderMap(LatentMap):
+    """Encoder and decoder with two hidden layers, trained so that the walks become straight.
+
+    The paper's losses: consecutive points 1/T apart (lambda_plus), other pairs far apart (lambda_minus,
+    negatives by reshuffling the batch), reconstruction. Ours adds the points that the posterior will
+    draw, |decoder(z_0 + e (z_T - z_0)) - theta_e|^2 (lambda_segment), and works in a basis of the span of the
+    points, so that its cost does not depend on D.
+
+    Args:
+        latent_dim: k (paper: 32).
+        num_hidden: Units of a hidden layer (paper: 256).
+        lambda_plus: Weight of the distances between consecutive points (paper: 1).
+        lambda_minus: Weight of the distances between others (paper: 1).
+        lambda_segment: Weight of the decoded segments (paper: 0).
+        num_epochs: At most this many passes (paper: 1000).
+        batch_size: Pairs a step (paper: 1024).
+        lr: Adam's rate.
+        in_span: Work in a basis of the points' span, in units of their spread (paper: no).
+        stop_early: End when the loss has stopped falling (paper: no).
+
+    Example:
+        >>> AutoencoderMap(latent_dim=2, num_epochs=5).fit(walk, progress=False).ends.shape
+        torch.Size([4, 2])
+    """
+
+    def __init__(
+        self,
+        latent_dim: int = 32,
+        *,
+        num_hidden: int = 256,
+        lambda_plus: float = 1.0,
+        lambda_minus: float = 1.0,
+        lambda_segment: float = 1.0,
+        num_epochs: int = 1000,
+        batch_size: int = 1024,
+        lr: float = 1e-3,
+        in_span: bool = True,
+        stop_early: bool = True,
+    ) -> None:
+        if latent_dim < 1:
+            raise ValueError(f"latent_dim must be at least 1, got {latent_dim}.")
+        self.latent_dim, self.num_hidden = latent_dim, num_hidden
+        self.lambda_plus, self.lambda_minus, self.lambda_segment = lambda_plus, lambda_minus, lambda_segment
+        self.num_epochs, self.batch_size, self.lr = num_epochs, batch_size, lr
+        self.in_span, self.stop_early = in_span, stop_early
+        self.losses: list[dict[str, float]] = []
+
+    @classmethod
+    def paper(cls) -> AutoencoderMap:
+        """Exactly the paper's objective and sizes."""
+        return cls(latent_dim=32, num_hidden=256, lambda_segment=0.0, in_span=False, stop_early=False)
+
+    def fit(self, trajectories: Trajectories, *, progress: bool = True) -> AutoencoderMap:
+        thetas = usable(trajectories)  # (N, T + 1, D)
+        positions = trajectories.positions.to(thetas)
+        self.start = start_of(trajectories)
+        points = self._set_basis(thetas)  # (N, T + 1, B)
+        self._build(points)
+        self._train(points, positions, progress)
+        with torch.no_grad():
+            z = self._encoder(points)
+            self._z_star, ends = z[:, 0].mean(0), z[:, -1]
+            self._ends = ends - self._z_star
+            self.theta_star = self.decode(torch.zeros_like(self._z_star))
+            chords = self._z_star + positions[:, None] * self._ends[:, None]
+            self.bend = float(((z - chords).norm(dim=-1).mean(1) / self._ends.norm(dim=-1)).mean())
+            misses = self._to_theta(self._decoder(z)) - thetas
+            self.residual = float(misses.pow(2).mean().sqrt())
+        return self
+
+    @property
+    def ends(self) -> Tensor:
+        return self._ends
+
+    def decode(self, z: Tensor) -> Tensor:
+        return self._to_theta(self._decoder(self._z_star + z))
+
+    # ---------------------------------------------------------------------------------- training
+
+    def _set_basis(self, thetas: Tensor) -> Tensor:
+        self._origin = torch.zeros_like(thetas[0, 0])
+        self._basis: Tensor | None = None
+        self._unit = 1.0
+        if not self.in_span:
+            return thetas
+        self._origin = thetas[0, 0]
+        flat = (thetas - self._origin).flatten(0, 1)
+        _, singular, axes = torch.linalg.svd(flat, full_matrices=False)
+        self._basis = axes[singular > 1e-5 * singular[0]]  # (B, D)
+        self._unit = float(singular[0] / len(flat) ** 0.5)
+        return (thetas - self._origin) @ self._basis.mT / self._unit
+
+    def _to_theta(self, points: Tensor) -> Tensor:
+        return points if self._basis is None else self._origin + self._unit * (points @ self._basis)
+
+    def _build(self, points: Tensor) -> None:
+        dim, hidden, k = points.shape[-1], self.num_hidden, self.latent_dim
+        where: dict[str, Any] = {"device": points.device, "dtype": points.dtype}
+
+        def network(*sizes: int) -> nn.Sequential:
+            layers = [(nn.Linear(a, b, **where), nn.ReLU()) for a, b in itertools.pairwise(sizes)]
+            return nn.Sequential(*itertools.chain(*layers))[:-1]
+
+        self._encoder, self._decoder = network(dim, hidden, hidden, k), network(k, hidden, hidden, dim)
+
+    def _train(self, points: Tensor, positions: Tensor, progress: bool) -> None:
+        """Adam on minibatches of consecutive pairs; the losses of each epoch are kept for plots."""
+        num_walks, num_points = points.shape[:2]
+        pairs = [(i, t) for i in range(num_walks) for t in range(num_points - 1)]
+        index = torch.tensor(pairs, device=points.device)
+        parameters = [*self._encoder.parameters(), *self._decoder.parameters()]
+        optimizer = torch.optim.Adam(parameters, lr=self.lr)
+        best, since, smooth = float("inf"), 0, None
+        self.losses = []
+        with tqdm(total=self.num_epochs, desc="latent map", disable=not progress, unit=" epochs") as bar:
+            for _ in range(self.num_epochs):
+                totals: dict[str, float] = {}
+                for batch in index[torch.randperm(len(index), device=points.device)].split(self.batch_size):
+                    losses = self._losses(points, positions, batch[:, 0], batch[:, 1])
+                    total = torch.stack(list(losses.values())).sum()
+                    optimizer.zero_grad()
+                    total.backward()
+                    optimizer.step()
+                    for name, value in losses.items():
+                        totals[name] = totals.get(name, 0.0) + float(value.detach()) * len(batch) / len(index)
+                self.losses.append(totals)
+                loss = sum(totals.values())
+                smooth = loss if smooth is None else 0.95 * smooth + 0.05 * loss
+                best, since = (
+                    (smooth, 0) if smooth < best - 1e-3 * abs(best) or best == float("inf") else (best, since + 1)
+                )
+                bar.update()
+                bar.set_postfix(loss=f"{loss:.4g}", refresh=False)
+                if self.stop_early and since >= PATIENCE:
+                    break
+
+    def _losses(self, points: Tensor, positions: Tensor, walk: Tensor, step: Tensor) -> dict[str, Tensor]:
+        theta, following = points[walk, step], points[walk, step + 1]
+        z, z_next = self._encoder(theta), self._encoder(following)
+        other = z[torch.randperm(len(z), device=z.device)]
+        tiny = torch.finfo(z.dtype).tiny
+        gap = positions[step + 1] - positions[step]
+        plus = ((z - z_next).norm(dim=-1) - gap).pow(2).mean()
+        apart = (z - other).pow(2).sum(-1)
+        minus = -0.5 * torch.log(apart[apart > tiny]).mean()  # a point that met itself has no distance
+        losses = {
+            "plus": self.lambda_plus * plus,
+            "minus": self.lambda_minus * minus,
+            "reconstruction": (self._decoder(z) - theta).pow(2).sum(-1).mean(),
+        }
+        if self.lambda_segment > 0:
+            start, end = self._encoder(points[0, :1]), self._encoder(points[walk, -1])
+            on_segment = start + positions[step][:, None] * (end - start)
+            losses["segment"] = self.lambda_segment * (self._decoder(on_segment) - theta).pow(2).sum(-1).mean()
+        return losses

@@ -1,0 +1,137 @@
+"""The front door: MAP -> walk -> latent map -> posterior -> guide.
+
+In: a Pyro model, or a kernel for one.  Out: `MetricBNN`, which after `run` has them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyro.infer.mcmc.util import diagnostics, print_summary
+from torch import Tensor
+
+from .guide import AutoMetric
+from .kernel import DriftRefineKernel
+from .latent_map import KernelMap, LatentMap
+from .posterior import MetricPosterior
+from .predictive import Prediction, predict
+from .sites import Model
+from .trajectories import Trajectories
+
+
+class MetricBNN:
+    """Post-hoc Bayesian inference: walk from the MAP, straighten the walks, draw from them.
+
+    Args:
+        kernel_or_model: A Pyro model, or a `DriftRefineKernel` with settings of its own.
+        num_particles: N.
+        num_steps: T, recorded points a particle; a kernel's own number stands.
+        latent_map: The latent space; `KernelMap()` by default.
+        latent_dim: Its dimension; None for as many as it needs.
+        tube_scale: Width of the posterior around the decoded curves: see `MetricPosterior`.
+
+    Example:
+        >>> metric = MetricBNN(model, num_particles=4, num_steps=10).run(x, y, progress=False)
+        >>> metric.draw(5)["weight"].shape
+        torch.Size([5, 1, 2])
+        >>> metric.predict(x).mean.shape
+        torch.Size([20, 1])
+    """
+
+    def __init__(
+        self,
+        kernel_or_model: DriftRefineKernel | Model,
+        *,
+        num_particles: int = 20,
+        num_steps: int = 100,
+        latent_map: LatentMap | None = None,
+        latent_dim: int | None = None,
+        tube_scale: float | None = None,
+    ) -> None:
+        if num_particles < 1:
+            raise ValueError(f"num_particles must be at least 1, got {num_particles}: without one nothing walks.")
+        if isinstance(kernel_or_model, DriftRefineKernel):
+            self.kernel = kernel_or_model
+        else:
+            self.kernel = DriftRefineKernel(kernel_or_model, num_steps=num_steps)
+        self.num_particles = num_particles
+        self.tube_scale = tube_scale
+        self._unfitted_map = latent_map if latent_map is not None else KernelMap(latent_dim)
+        self._trajectories: Trajectories | None = None
+
+    @property
+    def model(self) -> Model:
+        """The Pyro model."""
+        return self.kernel.model
+
+    def run(
+        self,
+        *args: Any,
+        initial_params: Mapping[str, Tensor] | None = None,
+        batch_size: int | None = None,
+        progress: bool = True,
+        **kwargs: Any,
+    ) -> MetricBNN:
+        """Find the MAP, walk, fit the latent map and build the guide.
+
+        Args:
+            *args: The model's arguments, or a DataLoader of batches of them.
+            initial_params: Constrained values to start the MAP search from.
+            batch_size: Take minibatches of this many rows of the arguments.
+            progress: Show progress bars.
+            **kwargs: The model's keyword arguments.
+        """
+        self._trajectories = self.kernel.walk(
+            *args,
+            num_particles=self.num_particles,
+            initial_params=initial_params,
+            batch_size=batch_size,
+            progress=progress,
+            **kwargs,
+        )
+        self.latent_map = self._unfitted_map.fit(self._trajectories, progress=progress)
+        self.posterior = MetricPosterior(self.latent_map, self.tube_scale)
+        args, kwargs = self.kernel.example_arguments
+        self.guide = AutoMetric(self.model, self.posterior, self._trajectories.sites, args, kwargs)
+        return self
+
+    @property
+    def trajectories(self) -> Trajectories:
+        """The record of the walk."""
+        if self._trajectories is None:
+            raise ValueError("nothing has been walked yet: call run(*args) with the model's data first.")
+        return self._trajectories
+
+    @property
+    def map_params(self) -> dict[str, Tensor]:
+        """The MAP by site, constrained."""
+        return self.trajectories.sites.unflatten(self.trajectories.theta_star.to(self.trajectories.sites.dtype))
+
+    def get_samples(self, group_by_chain: bool = False) -> dict[str, Tensor]:
+        """The walk's own points by site, as Pyro's MCMC gives them: (N T, ...) or (N, T, ...)."""
+        return self.trajectories.samples(group_by_chain)
+
+    def draw(self, num_samples: int) -> dict[str, Tensor]:
+        """New draws from the latent posterior by site, constrained: (S, ...)."""
+        if num_samples < 1:
+            raise ValueError(f"num_samples must be at least 1, got {num_samples}.")
+        self.trajectories  # noqa: B018  (says so if nothing has been walked)
+        return self.guide.sample_posterior(num_samples)
+
+    def predict(self, x: Any, num_samples: int = 200, *, chunk_size: int | None = None) -> Prediction:
+        """What the latent posterior predicts at x, for all draws at once."""
+        return predict(self.model, self.draw(num_samples), x, chunk_size=chunk_size)  # type: ignore[arg-type]
+
+    def diagnostics(self) -> dict[str, Any]:
+        """R-hat and effective sample size of each site, as Pyro's MCMC gives them, and the walk's health."""
+        walk = self.trajectories
+        result = diagnostics(walk.samples(group_by_chain=True), group_by_chain=True)
+        result["frozen"] = (walk.frozen_at <= walk.num_steps).nonzero().flatten().tolist()
+        result["drift survived"] = float(walk.drift_survived.mean())
+        result["energy error"] = float(walk.energy_errors.median())
+        return result
+
+    def summary(self, prob: float = 0.9) -> None:
+        """Print a table of the walk's samples, as Pyro's MCMC does."""
+        print_summary(self.trajectories.samples(group_by_chain=True), prob=prob, group_by_chain=True)

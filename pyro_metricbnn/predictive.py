@@ -1,0 +1,148 @@
+"""Draws of theta -> predictions, for all draws at once.
+
+In: a Pyro model, samples by site (S, ...) and new inputs.  Out: `Prediction`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from .bayesianize import BayesianNetwork
+from .likelihoods import Bernoulli, Categorical, Likelihood
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What a posterior predicts at n inputs.
+
+    Args:
+        f: The network's output for each draw: (S, n, ...).
+        likelihood: What the output means.
+        parameters: The likelihood's own latent parameters by draw: (S, ...).
+    """
+
+    f: Tensor
+    likelihood: Likelihood
+    parameters: Mapping[str, Tensor]
+
+    def _distributions(self) -> list[Any]:
+        """The distribution of the observations under each draw."""
+        return [
+            self.likelihood.distribution(f, **{name: value[s] for name, value in self.parameters.items()})
+            for s, f in enumerate(self.f)
+        ]
+
+    @property
+    def num_samples(self) -> int:
+        """S."""
+        return len(self.f)
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the observations under each draw: (S, n, ...)."""
+        drawn = self._distributions()
+        return torch.stack([d.mean for d in drawn]), torch.stack([d.variance for d in drawn])
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean of the observations; class probabilities for classes."""
+        return self.probs if isinstance(self.likelihood, Categorical) else self._moments()[0].mean(0)
+
+    @property
+    def noise_std(self) -> Tensor:
+        """The part of the deviation that the data would have even if the weights were known."""
+        if isinstance(self.likelihood, Categorical):
+            probs = self.f.softmax(-1)
+            return (probs * (1 - probs)).mean(0).sqrt()
+        return self._moments()[1].mean(0).sqrt()
+
+    @property
+    def model_std(self) -> Tensor:
+        """The part of the deviation that comes from not knowing the weights."""
+        if isinstance(self.likelihood, Categorical):
+            return self.f.softmax(-1).std(0, correction=0)
+        return self._moments()[0].std(0, correction=0)
+
+    @property
+    def std(self) -> Tensor:
+        """The deviation of the observations: noise and model together."""
+        return (self.noise_std**2 + self.model_std**2).sqrt()
+
+    @property
+    def probs(self) -> Tensor:
+        """Mean class probabilities: (n, C), or (n, ...) of a one."""
+        if isinstance(self.likelihood, Categorical):
+            return self.f.softmax(-1).mean(0)
+        if isinstance(self.likelihood, Bernoulli):
+            return self.f.sigmoid().mean(0)
+        raise ValueError(f"probs are for classes; this prediction's likelihood is {type(self.likelihood).__name__}.")
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy of the mean probabilities (n,): all the uncertainty there is."""
+        return _entropy(self._class_probs().mean(0))
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """How much of the entropy comes from not knowing the weights (n,)."""
+        return self.entropy - _entropy(self._class_probs()).mean(0)
+
+    def _class_probs(self) -> Tensor:
+        """(S, n, C)."""
+        if isinstance(self.likelihood, Categorical):
+            return self.f.softmax(-1)
+        if isinstance(self.likelihood, Bernoulli):
+            one = self.f.sigmoid().reshape(*self.f.shape[:2], -1)
+            return torch.cat([1 - one, one], dim=-1)
+        raise ValueError(f"entropies are for classes; this likelihood is {type(self.likelihood).__name__}.")
+
+    def quantile(self, q: float) -> Tensor:
+        """The q-quantile of new observations, from one observation a draw."""
+        if not 0 <= q <= 1:
+            raise ValueError(f"q must be from 0 to 1, got {q}.")
+        return self.sample().to(self.f.dtype).quantile(q, dim=0)
+
+    def sample(self) -> Tensor:
+        """One new observation a draw: (S, n, ...)."""
+        return torch.stack([distribution.sample() for distribution in self._distributions()])
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """Log predictive density of each observation (n,), averaged over draws before the logarithm."""
+        y = self.likelihood.targets(self.f[0], y)
+        each = torch.stack([distribution.log_prob(y) for distribution in self._distributions()])
+        return each.logsumexp(0) - math.log(self.num_samples)
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    return -(probs * probs.clamp_min(torch.finfo(probs.dtype).tiny).log()).sum(-1)
+
+
+def predict(
+    model: BayesianNetwork, samples: Mapping[str, Tensor], x: Any, *, chunk_size: int | None = None
+) -> Prediction:
+    """The predictions of a bayesianized network for samples by site.
+
+    Args:
+        model: A model made by `bayesianize`.
+        samples: (S, ...) a site, as `get_samples`, `draw` and Pyro's `MCMC.get_samples` give them.
+        x: New inputs.
+        chunk_size: At most this many draws at once.
+
+    Example:
+        >>> predict(model, walk.samples(), x).mean.shape
+        torch.Size([20, 1])
+    """
+    if not isinstance(model, BayesianNetwork):
+        raise ValueError("predict is for networks made models by bayesianize; for others use pyro.infer.Predictive.")
+    weights = {name: samples[name] for name in model.names}
+    inputs = x if isinstance(x, tuple) else (x,)
+    with torch.no_grad():
+        f = vmap(lambda w: functional_call(model.net, w, inputs), chunk_size=chunk_size)(weights)
+    parameters = {name: value for name, value in samples.items() if name not in weights}
+    return Prediction(f=f, likelihood=model.likelihood, parameters=parameters)
