@@ -128,7 +128,7 @@ def test_steering_samples_an_ill_conditioned_gaussian() -> None:
     covariance = ill_conditioned_covariance(dim=50, condition=1e4)
     variances, vectors = torch.linalg.eigh(covariance)
     mean = torch.linspace(-3, 3, 50, dtype=torch.float64)
-    kernel = DriftRefineKernel(linear_gaussian(covariance, mean), refiner=Steer(effort=6, path=30), num_steps=200)
+    kernel = DriftRefineKernel(linear_gaussian(covariance, mean), refiner=Steer(error=1e-7, path=100), num_steps=200)
     samples = kernel.walk(num_particles=40, progress=False).samples(group_by_chain=True)["x"]
     for name, points, truth, std in (
         ("coordinates", samples, mean, covariance.diagonal().sqrt()),
