@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+UCI = ("glass", "australian", "ionosphere", "breast_cancer", "vehicle", "waveform")
+
 
 class Problem(NamedTuple):
     """One split of a data set."""
@@ -28,7 +30,7 @@ def glass(folder: Path | None, split: int = 0) -> Problem:
     """Glass (214 rows, 9 features, 6 classes); made data of that shape without a folder."""
     if folder is None:
         return _made_classes("glass-like (made)", 149, 32, 9, 6)
-    return _uci(folder, "glass", split)
+    return uci(folder, "glass", split)
 
 
 def snelson(folder: Path | None) -> Problem:
@@ -45,11 +47,12 @@ def snelson(folder: Path | None) -> Problem:
     return Problem("snelson", x[train], y[train], x[test], y[test])
 
 
-def _uci(folder: Path, name: str, split: int) -> Problem:
+def uci(folder: Path, name: str, split: int) -> Problem:
+    """One split of a UCI classification set; the sample number of Breast (Wisconsin) is no feature."""
     table = np.genfromtxt(folder / "uci" / f"{name}.csv", delimiter=",", skip_header=1)
     rows = np.load(folder / "uci" / f"{name}.splits.npz")
     train, test = rows["train"][split], rows["test"][split]
-    features, labels = table[:, :-1], torch.tensor(table[:, -1].astype(np.int64))
+    features, labels = table[:, 1 if name == "breast_cancer" else 0 : -1], torch.tensor(table[:, -1].astype(np.int64))
     spread = features[train].std(0)
     scaled = (features - features[train].mean(0)) / np.where(spread > 0, spread, 1)
     x = torch.tensor(scaled, dtype=torch.float32)

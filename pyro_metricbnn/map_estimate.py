@@ -241,7 +241,7 @@ def _say(converged: bool, unbounded: tuple[str, ...], energies: list[float]) -> 
         tenth = max(1, len(energies) // 10)
         fall = fmean(energies[-2 * tenth : -tenth] or energies[:1]) - fmean(energies[-tenth:])
         warnings.warn(
-            f"the MAP search did not converge: the energy still fell, by {fall:.2g} nats at the end. The walk "
+            f"the MAP search did not converge: the energy still fell by {fall:.2g} nats at the end. The walk "
             "starts from where it came to; pass more max_iterations, or train the network longer.",
             stacklevel=3,
         )

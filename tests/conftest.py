@@ -23,3 +23,9 @@ def data_folder() -> Path | None:
     """Real data sets, where METRICBNN_DATA says; None without it."""
     folder = os.environ.get("METRICBNN_DATA")
     return Path(folder) if folder else None
+
+
+@pytest.fixture(params=[True, False], ids=["validation_on", "validation_off"])
+def _validation(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pyro.validation_enabled(request.param):
+        yield

@@ -1,10 +1,9 @@
-"""The batched potential against Pyro's own, for every model of models.py."""
+"""Claims about the batched energy: it is Pyro's own, whatever the model and the way it runs."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,73 +13,33 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyro import poutine
 from pyro.infer.mcmc.util import initialize_model
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
 
-from pyro_metricbnn import BatchedPotential, Categorical, Gaussian, bayesianize
-from pyro_metricbnn.minibatches import Minibatches, MinibatchPotential
+from pyro_metricbnn import BatchedPotential
+from tests.energies import (
+    BY_NAME,
+    NUM_PARTICLES,
+    assert_equal,
+    branching,
+    computed,
+    every_case,
+    expected,
+    particles,
+    potential_of,
+    pyros_energy,
+)
 from tests.models import (
-    CASES,
     ONE,
     SIGNAL,
     ZERO,
-    Case,
     X,
-    keyword_arguments,
     linear_regression,
     noise,
     normal_mean,
     param_held_fixed,
     real,
-    simplex,
-    small_network,
 )
-
-BY_NAME = {case.name: case for case in CASES}
-every_case = pytest.mark.parametrize("name", BY_NAME)
-NUM_PARTICLES = 5
-
-
-def potential_of(case: Case, **execution: Any) -> BatchedPotential:
-    return BatchedPotential(case.model, *case.args, **case.kwargs).using(**execution)
-
-
-def particles(dim: int, number: int = NUM_PARTICLES) -> Tensor:
-    return 0.7 * noise(number, dim, seed=dim)
-
-
-def pyros_energy(case: Case, theta: Tensor) -> tuple[Tensor, Tensor]:
-    """Value and gradient of Pyro's own potential_fn, one particle after another."""
-    shapes, potential_fn, _, _ = initialize_model(case.model, case.args, case.kwargs)
-    values, gradients = [], []
-    for row in theta:
-        row = row.clone().requires_grad_()
-        parts = row.split([part.numel() for part in shapes.values()])  # in the order of the model's sites
-        value = potential_fn({n: part.reshape(shapes[n].shape) for n, part in zip(shapes, parts, strict=True)})
-        values.append(value.detach())
-        gradients.append(torch.autograd.grad(value, row)[0])
-    return torch.stack(values), torch.stack(gradients)
-
-
-@cache
-def expected(name: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Particles of a case, and Pyro's values and gradients at them."""
-    theta = particles(potential_of(BY_NAME[name]).dim)
-    return theta, *pyros_energy(BY_NAME[name], theta)
-
-
-@cache
-def computed(name: str, mode: str) -> tuple[Tensor, Tensor]:
-    """Ours; once for the two claims about it."""
-    theta = expected(name)[0]
-    return potential_of(BY_NAME[name], mode=mode).value_and_grad(theta)
-
-
-def assert_equal(ours: Tensor, theirs: Tensor) -> None:
-    torch.testing.assert_close(ours.detach(), theirs, rtol=1e-10, atol=1e-10)
-
 
 # ------------------------------------------------------------------------------ the same as Pyro's
 
@@ -304,178 +263,6 @@ def test_a_particles_energy_does_not_depend_on_the_others(
     torch.testing.assert_close(potential.value(theta), alone, rtol=1e-12, atol=1e-12)
 
 
-# --------------------------------------------------------------------------------------- minibatches
-
-
-def regression(x: Tensor, y: Tensor) -> None:
-    weights = pyro.sample("weights", dist.Normal(ZERO, ONE).expand([3]).to_event(1))
-    scale = pyro.sample("scale", dist.LogNormal(ZERO, ONE))
-    with pyro.plate("data", len(x)):
-        pyro.sample("obs", dist.Normal(x @ weights, scale), obs=y)
-
-
-class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
-    """A dataset of dicts, as many loaders give."""
-
-    def __len__(self) -> int:
-        return len(X)
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return {"x": X[index], "y": SIGNAL[index]}
-
-
-def mean_over_a_pass(potential: MinibatchPotential, theta: Tensor, num_batches: int) -> tuple[Tensor, Tensor]:
-    energies = [potential.value_and_grad(theta) for _ in range(num_batches)]
-    return torch.stack([u for u, _ in energies]).mean(0), torch.stack([g for _, g in energies]).mean(0)
-
-
-def loader(**settings: Any) -> DataLoader[Any]:
-    return DataLoader(TensorDataset(X, SIGNAL), **settings)
-
-
-@pytest.mark.parametrize("mode", ["vmap", "trace", "loop"])
-@pytest.mark.parametrize("dataset", [TensorDataset(X, SIGNAL), Rows()], ids=["tuples", "dicts"])
-def test_minibatch_energies_of_a_loader_average_to_the_full_energy(dataset: Any, mode: str) -> None:
-    theta = particles(4)
-    potential = MinibatchPotential(regression, DataLoader(dataset, batch_size=4)).using(mode=mode)
-    assert isinstance(potential, MinibatchPotential)
-    assert_equal(mean_over_a_pass(potential, theta, 3)[0], BatchedPotential(regression, X, SIGNAL).value(theta))
-
-
-def test_minibatch_gradients_of_a_loader_average_to_the_full_gradient() -> None:
-    theta = particles(4)
-    potential = MinibatchPotential(regression, loader(batch_size=3))
-    assert_equal(mean_over_a_pass(potential, theta, 4)[1], BatchedPotential(regression, X, SIGNAL).grad(theta))
-
-
-def test_minibatch_energies_of_random_rows_average_to_the_full_energy() -> None:
-    theta = particles(4)
-    potential = MinibatchPotential(regression, Minibatches((X, SIGNAL), 4), len(X))
-    mean_over_a_pass(potential, theta, 2)  # the rest of the pass whose first batch showed the model's sites
-    assert_equal(mean_over_a_pass(potential, theta, 3)[0], BatchedPotential(regression, X, SIGNAL).value(theta))
-
-
-def test_one_minibatch_is_not_the_full_energy() -> None:
-    """Otherwise the averages above say nothing."""
-    theta = particles(4)
-    potential = MinibatchPotential(regression, loader(batch_size=4))
-    assert not torch.allclose(potential.value(theta), BatchedPotential(regression, X, SIGNAL).value(theta), rtol=1e-3)
-
-
-@pytest.mark.parametrize("mode", ["vmap", "trace"])
-def test_a_ragged_last_batch_is_scaled_by_its_own_size(mode: str) -> None:
-    theta = particles(4)
-    potential = MinibatchPotential(regression, loader(batch_size=5)).using(mode=mode)
-    energies = [potential.value_and_grad(theta)[0] for _ in range(3)]  # batches 2, 3 and 1: 5, 2 and 5 rows
-    weighted = (5 * energies[0] + 2 * energies[1] + 5 * energies[2]) / 12
-    assert_equal(weighted, BatchedPotential(regression, X, SIGNAL).value(theta))
-
-
-def test_the_prior_is_counted_once_in_a_minibatch() -> None:
-    theta = particles(4)
-    prior, _ = MinibatchPotential(regression, loader(batch_size=2)).energy_parts(theta)
-    assert_equal(prior, BatchedPotential(regression, X, SIGNAL).energy_parts(theta)[0])
-
-
-def test_minibatch_energies_of_a_network_average_to_the_full_energy() -> None:
-    model = bayesianize(small_network(3, 1), Gaussian(0.5))
-    theta = particles(21)
-    potential = MinibatchPotential(model, loader(batch_size=4))
-    assert_equal(mean_over_a_pass(potential, theta, 3)[0], BatchedPotential(model, X, SIGNAL).value(theta))
-
-
-def test_observations_without_a_plate_are_scaled_by_their_rows() -> None:
-    def model(y: Tensor) -> None:
-        mean = pyro.sample("mean", dist.Normal(ZERO, ONE))
-        pyro.sample("obs", dist.Normal(mean, ONE).expand([len(y)]).to_event(1), obs=y)
-
-    theta = particles(1)
-    potential = MinibatchPotential(model, DataLoader(TensorDataset(SIGNAL), batch_size=4))
-    assert_equal(mean_over_a_pass(potential, theta, 3)[0], BatchedPotential(model, SIGNAL).value(theta))
-
-
-def test_an_observation_that_is_not_a_row_of_the_data_is_counted_once() -> None:
-    def model(y: Tensor) -> None:
-        mean = pyro.sample("mean", dist.Normal(ZERO, ONE))
-        pyro.sample("pilot_study", dist.Normal(mean, ONE), obs=real(2.0))
-        with pyro.plate("data", len(y)):
-            pyro.sample("obs", dist.Normal(mean, ONE), obs=y)
-
-    theta = particles(1)
-    potential = MinibatchPotential(model, DataLoader(TensorDataset(SIGNAL), batch_size=4))
-    assert_equal(mean_over_a_pass(potential, theta, 3)[0], BatchedPotential(model, SIGNAL).value(theta))
-
-
-def test_a_plate_that_scales_its_subsample_is_not_scaled_again() -> None:
-    def model(rows: Tensor) -> None:
-        mean = pyro.sample("mean", dist.Normal(ZERO, ONE))
-        with pyro.plate("data", len(SIGNAL), subsample=rows):
-            pyro.sample("obs", dist.Normal(mean, ONE), obs=SIGNAL[rows])
-
-    theta = particles(1)
-    potential = MinibatchPotential(model, DataLoader(TensorDataset(torch.arange(12)), batch_size=4))
-    assert_equal(mean_over_a_pass(potential, theta, 3)[0], BatchedPotential(normal_mean, SIGNAL).value(theta))
-
-
-def test_a_likelihood_that_the_model_scales_is_scaled_to_the_full_data_too() -> None:
-    def tempered(x: Tensor, y: Tensor) -> None:
-        weights = pyro.sample("weights", dist.Normal(ZERO, ONE).expand([3]).to_event(1))
-        with pyro.plate("data", len(x)), poutine.scale(scale=2.0):
-            pyro.sample("obs", dist.Normal(x @ weights, ONE), obs=y)
-
-    theta = particles(3)
-    potential = MinibatchPotential(tempered, loader(batch_size=4))
-    assert_equal(mean_over_a_pass(potential, theta, 3)[0], BatchedPotential(tempered, X, SIGNAL).value(theta))
-
-
-def test_a_pass_of_random_rows_takes_each_row_once() -> None:
-    batches = list(Minibatches((torch.arange(12),), 4))
-    assert sorted(torch.cat([rows for (rows,) in batches]).tolist()) == list(range(12))
-
-
-def test_rows_of_x_and_y_stay_together_in_random_batches() -> None:
-    assert all(torch.equal(a, -b) for a, b in Minibatches((torch.arange(12), -torch.arange(12)), 5))
-
-
-def test_two_passes_of_random_rows_differ() -> None:
-    batches = Minibatches((torch.arange(12),), 4)
-    assert [rows.tolist() for (rows,) in batches] != [rows.tolist() for (rows,) in batches]
-
-
-def test_the_same_seed_gives_the_same_random_batches() -> None:
-    batches = Minibatches((torch.arange(12),), 4)
-    pyro.set_rng_seed(3)
-    first = [rows.tolist() for (rows,) in batches]
-    pyro.set_rng_seed(3)
-    assert [rows.tolist() for (rows,) in batches] == first
-
-
-def test_what_is_not_a_tensor_goes_to_each_random_batch_as_it_is() -> None:
-    assert {setting for _, setting in Minibatches((SIGNAL, "setting"), 4)} == {"setting"}
-
-
-@pytest.mark.parametrize("batch_size", [0, -1, 13])
-def test_a_batch_size_that_the_data_cannot_fill_is_refused(batch_size: int) -> None:
-    with pytest.raises(ValueError, match="batch_size must be from 1 to the number of rows, 12"):
-        Minibatches((X, SIGNAL), batch_size)
-
-
-@pytest.mark.parametrize("args", [(X, SIGNAL[:5]), (X, SIGNAL, ONE), ("no tensor",)], ids=["ragged", "scalar", "none"])
-def test_data_without_one_number_of_rows_cannot_be_batched(args: tuple[Any, ...]) -> None:
-    with pytest.raises(ValueError, match="same number of rows"):
-        Minibatches(args, 4)
-
-
-def test_a_loader_without_batches_is_refused() -> None:
-    with pytest.raises(ValueError, match="no data"):
-        MinibatchPotential(regression, [], 12)
-
-
-def test_batches_that_do_not_know_their_data_need_its_size() -> None:
-    with pytest.raises(ValueError, match="num_data"):
-        MinibatchPotential(regression, [(X, SIGNAL)])
-
-
 # -------------------------------------------------------------------------------------- global state
 
 
@@ -493,21 +280,6 @@ class GlobalState:
             [value.requires_grad for value in pyro.get_param_store().values()],
             len(pyro.poutine.runtime._PYRO_STACK),
         )
-
-
-@pytest.fixture(params=[True, False], ids=["validation_on", "validation_off"])
-def _validation(request: pytest.FixtureRequest) -> Iterator[None]:
-    with pyro.validation_enabled(request.param):
-        yield
-
-
-def branching(y: Tensor) -> None:
-    """Takes another path where `switch` is positive; its gradient has no `switch` in it but the prior's."""
-    switch = pyro.sample("switch", dist.Normal(ZERO, ONE))
-    level = pyro.sample("level", dist.Normal(ZERO, ONE))
-    location = level if switch > 0 else 3 * level
-    with pyro.plate("data", len(y)):
-        pyro.sample("obs", dist.Normal(location, ONE), obs=y)
 
 
 @pytest.mark.usefixtures("_validation")
@@ -554,259 +326,6 @@ def test_the_particles_are_not_changed() -> None:
     kept = theta.clone()
     BatchedPotential(linear_regression, X, SIGNAL).using(mode="trace", chunk_size=2).grad(theta)
     assert torch.equal(theta, kept)
-
-
-# --------------------------------------------------------------------- models that cannot be batched
-
-
-@pytest.mark.parametrize("mode", ["auto", "vmap", "trace"])
-def test_a_branch_on_a_value_is_an_error_that_names_the_site(mode: str) -> None:
-    potential = BatchedPotential(branching, SIGNAL).using(mode=mode)
-    with pytest.raises(ValueError, match="branches on the value of a tensor at or after site 'level'"):
-        potential.grad(particles(2))
-
-
-def test_a_branch_on_a_value_is_an_error_that_says_what_to_do() -> None:
-    with pytest.raises(ValueError, match=r'torch\.where.*mode="loop"'):
-        BatchedPotential(branching, SIGNAL).value(particles(2))
-
-
-def test_a_number_read_out_of_a_site_is_an_error_that_names_it() -> None:
-    def model() -> None:
-        rate = pyro.sample("rate", dist.Normal(ZERO, ONE))
-        pyro.sample("obs", dist.Normal(rate * rate.item(), ONE), obs=ZERO)
-
-    with pytest.raises(ValueError, match="site 'rate'"):
-        BatchedPotential(model).grad(particles(1))
-
-
-def test_a_python_loop_over_a_value_is_an_error_that_names_the_site() -> None:
-    def model() -> None:
-        steps = pyro.sample("steps", dist.Gamma(ONE, ONE))
-        pyro.sample("obs", dist.Normal(sum((steps for _ in range(int(steps))), ZERO), ONE), obs=ZERO)
-
-    with pytest.raises(ValueError, match="site 'steps'"):
-        BatchedPotential(model).grad(particles(1))
-
-
-def selecting() -> None:
-    """Which effects are averaged depends on their values."""
-    effects = pyro.sample("effects", dist.Normal(ZERO, ONE).expand([3]).to_event(1))
-    pyro.sample("obs", dist.Normal(effects[effects > -10].mean(), ONE), obs=ONE)
-
-
-def test_a_selection_by_values_is_an_error_that_names_the_site() -> None:
-    with pytest.raises(ValueError, match="site 'effects'"):
-        BatchedPotential(selecting).grad(particles(3))
-
-
-TWO_PATHS = Case("branching", branching, (SIGNAL,))
-
-
-def test_a_branch_on_a_value_works_in_a_loop_and_gives_pyros_gradient() -> None:
-    theta = torch.stack([real(1.0, 0.5), real(-1.0, 0.5)])  # both paths
-    gradient = potential_of(TWO_PATHS, mode="loop").grad(theta)
-    assert_equal(gradient, pyros_energy(TWO_PATHS, theta)[1])
-
-
-def test_a_branch_on_a_value_works_in_a_loop_without_a_gradient_too() -> None:
-    theta = torch.stack([real(1.0, 0.5), real(-1.0, 0.5)])
-    assert_equal(potential_of(TWO_PATHS, mode="loop").value(theta), pyros_energy(TWO_PATHS, theta)[0])
-
-
-def test_a_selection_by_values_gives_pyros_gradient_in_a_loop() -> None:
-    """What one particle selects must not be baked into the record that the others run through."""
-    theta = torch.stack([real(1.0, -20.0, -20.0), real(2.0, 1.0, 3.0)])
-    case = Case("selecting", selecting)
-    assert_equal(potential_of(case, mode="loop").grad(theta), pyros_energy(case, theta)[1])
-
-
-def test_a_model_that_draws_numbers_by_itself_is_an_error_that_names_the_site() -> None:
-    def model() -> None:
-        level = pyro.sample("level", dist.Normal(ZERO, ONE))
-        pyro.sample("obs", dist.Normal(level + torch.randn(()), ONE), obs=ZERO)
-
-    with pytest.raises(ValueError, match="random numbers by itself at or after site 'level'"):
-        BatchedPotential(model).grad(particles(1))
-
-
-def test_many_calls_do_not_break_a_model_that_reads_a_number_out_of_its_data() -> None:
-    """Such a model has no record; auto comes to want one after some calls."""
-    potential = BatchedPotential(simplex, real(3, 1, 4, 2)).using(expected_calls=10_000)
-    assert_equal(potential.grad(expected("simplex")[0]), expected("simplex")[2])
-
-
-def test_an_error_of_the_model_itself_is_not_explained_away() -> None:
-    def model() -> None:
-        pyro.sample("x", dist.Normal(ZERO, ONE))
-        if torch.distributions.Distribution._validate_args is False:  # in the energy, not in the first look
-            raise RuntimeError("mine")
-
-    with pytest.raises(RuntimeError, match="mine"):
-        BatchedPotential(model).grad(particles(1))
-
-
-# ----------------------------------------------------------------------------------------- bad input
-
-
-def test_a_model_that_is_not_callable_is_refused() -> None:
-    with pytest.raises(ValueError, match="model must be a Pyro model"):
-        BatchedPotential(3)  # type: ignore[arg-type]
-
-
-def test_a_model_without_a_latent_site_is_refused() -> None:
-    def model() -> None:
-        pyro.sample("obs", dist.Normal(ZERO, ONE), obs=ONE)
-
-    with pytest.raises(ValueError, match=r"no latent site.*'obs'.*pyro\.sample"):
-        BatchedPotential(model)
-
-
-@pytest.mark.parametrize("prior", [dist.Bernoulli(real(0.5)), dist.Poisson(ONE), dist.Categorical(real(0.2, 0.8))])
-def test_a_discrete_latent_site_is_named_with_what_to_do(prior: Any) -> None:
-    def model() -> None:
-        kind = pyro.sample("kind", prior)
-        pyro.sample("obs", dist.Normal(kind.double(), ONE), obs=ZERO)
-
-    with pytest.raises(ValueError, match=r"latent site 'kind' is discrete.*Sum it out"):
-        BatchedPotential(model)
-
-
-def test_a_subsampled_plate_is_named_with_what_to_do() -> None:
-    def model(y: Tensor) -> None:
-        mean = pyro.sample("mean", dist.Normal(ZERO, ONE))
-        with pyro.plate("rows", len(y), subsample_size=4) as rows:
-            pyro.sample("obs", dist.Normal(mean, ONE), obs=y[rows])
-
-    with pytest.raises(ValueError, match=r"plate 'rows' draws 4 of 12 rows.*batch_size="):
-        BatchedPotential(model, SIGNAL)
-
-
-@pytest.mark.parametrize("first_has_it", [True, False])
-def test_a_site_that_comes_and_goes_is_named(first_has_it: bool) -> None:
-    present = [first_has_it]
-
-    def model() -> None:
-        mean = pyro.sample("mean", dist.Normal(ZERO, ONE))
-        if present[0]:
-            mean = mean + pyro.sample("sometimes", dist.Normal(ZERO, ONE))
-        present[0] = not present[0]
-        pyro.sample("obs", dist.Normal(mean, ONE), obs=ZERO)
-
-    with pytest.raises(ValueError, match=r"structure changes from call to call \(see site 'sometimes'"):
-        BatchedPotential(model)
-
-
-def test_a_site_whose_shape_changes_is_named() -> None:
-    size = [1]
-
-    def model() -> None:
-        size[0] += 1
-        many = pyro.sample("many", dist.Normal(ZERO, ONE).expand([size[0]]).to_event(1))
-        pyro.sample("obs", dist.Normal(many.sum(), ONE), obs=ZERO)
-
-    with pytest.raises(ValueError, match=r"structure changes from call to call \(see site 'many'"):
-        BatchedPotential(model)
-
-
-@pytest.mark.parametrize("support_of", [lambda a: dist.Uniform(ZERO, a), lambda a: dist.Pareto(a, ONE)])
-def test_a_support_that_depends_on_another_site_is_named(support_of: Callable[[Tensor], Any]) -> None:
-    def model() -> None:
-        bound = pyro.sample("bound", dist.LogNormal(ZERO, ONE))
-        inside = pyro.sample("inside", support_of(bound))
-        pyro.sample("obs", dist.Normal(inside, ONE), obs=ZERO)
-
-    with pytest.raises(ValueError, match="support of site 'inside' depends on another site"):
-        BatchedPotential(model)
-
-
-def unplated(y: Tensor) -> None:
-    mean = pyro.sample("mean", dist.Normal(ZERO, ONE))
-    pyro.sample("obs", dist.Normal(mean, ONE).expand([len(y)]).to_event(1), obs=y)
-
-
-@pytest.mark.parametrize(
-    ("model", "args"),
-    [
-        (unplated, (SIGNAL[:0],)),
-        (normal_mean, (SIGNAL[:0],)),
-        (bayesianize(small_network(3, 1), Gaussian(1.0)), (X[:0], SIGNAL[:0])),
-    ],
-    ids=["unplated", "plated", "network"],
-)
-def test_empty_data_are_refused(model: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    with pytest.raises(ValueError, match=r"no data|at least one"):
-        BatchedPotential(model, *args)
-
-
-def spoiled(values: Tensor, bad: float) -> Tensor:
-    values = values.clone()
-    values.view(-1)[3] = bad
-    return values
-
-
-@pytest.mark.usefixtures("_validation")
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("position", [0, 1])
-def test_an_argument_with_a_number_that_is_not_finite_is_named(position: int, bad: float) -> None:
-    args = [X, SIGNAL]
-    args[position] = spoiled(args[position], bad)
-    with pytest.raises(ValueError, match=f"argument {position} has 1 entr"):
-        BatchedPotential(linear_regression, *args)
-
-
-@pytest.mark.usefixtures("_validation")
-def test_a_keyword_argument_with_nan_is_named() -> None:
-    with pytest.raises(ValueError, match="argument 'y' has 1 entr"):
-        BatchedPotential(
-            keyword_arguments, X[:, 0], y=spoiled(SIGNAL, float("nan")), settings={"prior_scale": 2, "offset": 1}
-        )
-
-
-@pytest.mark.usefixtures("_validation")
-@pytest.mark.parametrize("likelihood", [Gaussian(1.0), Categorical()])
-def test_nan_in_the_inputs_of_a_network_is_named(likelihood: Any) -> None:
-    model = bayesianize(small_network(3, 3), likelihood)
-    y = torch.arange(12) % 3 if isinstance(likelihood, Categorical) else X
-    with pytest.raises(ValueError, match="argument 0 has 1 entr"):
-        BatchedPotential(model, spoiled(X, float("nan")), y)
-
-
-def test_nan_in_data_that_no_site_uses_is_no_error() -> None:
-    """A mask for missing values is the user's own business."""
-
-    def model(y: Tensor) -> None:
-        mean = pyro.sample("mean", dist.Normal(ZERO, ONE))
-        with pyro.plate("data", len(y)), poutine.mask(mask=~y.isnan()):
-            pyro.sample("obs", dist.Normal(mean, ONE), obs=y.nan_to_num())
-
-    theta = particles(1)
-    expected_value = BatchedPotential(normal_mean, torch.cat([SIGNAL[:3], SIGNAL[4:]])).value(theta)
-    assert_equal(BatchedPotential(model, spoiled(SIGNAL, float("nan"))).value(theta), expected_value)
-
-
-def test_inputs_that_do_not_fit_the_network_are_refused() -> None:
-    with pytest.raises(ValueError, match="shape"):
-        BatchedPotential(bayesianize(small_network(2, 1), Gaussian(1.0)), X, SIGNAL)
-
-
-@pytest.mark.parametrize("shape", [(5,), (2, 4), (2, 6), (1, 2, 5), (0, 5)])
-def test_a_theta_of_the_wrong_shape_is_refused(shape: tuple[int, ...]) -> None:
-    potential = BatchedPotential(linear_regression, X, SIGNAL)
-    with pytest.raises(ValueError, match=r"theta has shape .* must be \(N, 5\)"):
-        potential.value_and_grad(torch.zeros(shape, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("mode", ["fast", "", None])
-def test_an_unknown_mode_is_refused(mode: Any) -> None:
-    with pytest.raises(ValueError, match="mode must be 'auto', 'vmap', 'trace', 'compile' or 'loop'"):
-        BatchedPotential(normal_mean, SIGNAL).using(mode=mode)
-
-
-@pytest.mark.parametrize("chunk_size", [0, -3])
-def test_a_chunk_without_particles_is_refused(chunk_size: int) -> None:
-    with pytest.raises(ValueError, match="chunk_size must be at least 1"):
-        BatchedPotential(normal_mean, SIGNAL).using(chunk_size=chunk_size)
 
 
 # ----------------------------------------------------------------------------------------- compiling
