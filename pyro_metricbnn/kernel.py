@@ -35,8 +35,8 @@ class DriftRefineKernel(MCMCKernel):
     Args:
         model: A Pyro model with continuous latent sites.
         refiner: `Steer()`, `Descent()`, `Adam()` or one of their lower-case names. On minibatches of 32 rows Steer
-            had the lower negative log-likelihood on Glass (.84, Adam 1.12) and Australian (.30, .47), the same on
-            Ionosphere, the higher on Vehicle (.37, .35) and on Snelson's stiff regression (.37, .23 on its
+            had the lower negative log-likelihood on Glass (.80, Adam 1.04), Australian (.31, .41) and Ionosphere
+            (.085, .090), the higher on Vehicle (.42, .37) and on Snelson's stiff regression (.35, .21 on its
             training data): the noise heats it there.
         num_steps: T, the number of recorded points that the walk is planned for.
         compile: Whether to compile the energy; None where the gradients to come are worth it.
