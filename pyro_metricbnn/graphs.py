@@ -4,8 +4,8 @@ In: fn(theta (D,), *data) -> tensors.  Out: the same for theta (N, D).
 
 Four ways, measured on a Snelson network of 2,209 weights with 20 particles:
 - "vmap": torch.func.vmap of the Python function; Pyro's handlers run at each call.
-- "trace": the aten operations of one such call, recorded once (0.3 to 2 s) and tidied: 2 times as fast.
-- "compile": that record through torch.compile: 8 to 10 times, for 5 to 30 s of compiling.
+- "trace": the aten operations of one such call, recorded once (0.3 to 2 s) and tidied: 3 times as fast.
+- "compile": that record through torch.compile: 12 times, for 3 to 25 s of compiling.
 - "loop": the record of one particle, run for each; for convolutions, where vmap is slower than a loop.
 """
 
@@ -166,7 +166,7 @@ class Compilable:
 
 def record(fn: Callable[..., Outputs], *inputs: Tensor) -> fx.GraphModule:
     """The aten operations of one call, without what changes nothing."""
-    from torch.fx.experimental.proxy_tensor import make_fx  # takes 0.3 s to import
+    from torch.fx.experimental.proxy_tensor import make_fx  # imports hundreds of modules
 
     graph = make_fx(fn)(*inputs)
     if any(map(_selects_by_value, graph.graph.nodes)):

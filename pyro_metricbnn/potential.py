@@ -189,6 +189,11 @@ def _inspect(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         raise ValueError(
             "a plate of the model has no rows: there is no data to condition on. Pass at least one observation."
         ) from error
+    except NotImplementedError as error:  # of dist.ImproperUniform
+        raise ValueError(
+            "a site of the model has a prior that cannot be drawn from, or has no transform to an unconstrained space "
+            f"({str(error).strip() or 'an improper one?'}): the walk needs both. Give the site a wide, proper one."
+        ) from error
     except RuntimeError as error:
         shapes = [tuple(arg.shape) for arg in (*args, *kwargs.values()) if torch.is_tensor(arg)]
         first = str(error).splitlines()[0]

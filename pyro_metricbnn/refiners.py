@@ -138,7 +138,7 @@ class Steer(Refiner):
             .40 with a fifth dropped, .29 with none).
         error: Aim for a step's squared energy error per dimension, met by 9 particles of 10; None for 5e-4 in
             small models, where a gradient is cheap, up to 0.05 in large ones.
-        step_size: A fixed step in prior deviations, instead of one that follows the error.
+        step_size: A fixed step in the units above, instead of one that follows the error.
         decoherence: Path in units of sqrt(D) over which the noise renews the drift; inf for none.
 
     Example:

@@ -41,8 +41,7 @@ def prior_units(potential: BatchedPotential) -> PriorUnits:
     """The prior's location and spread of each coordinate of theta.
 
     Exact for sites whose prior is fixed and has moments (the weights of a network); from prior draws
-    for the others, by quantiles, because priors of scales have heavy tails. A prior without draws (an
-    improper one) counts as standard.
+    for the others, by quantiles, because priors of scales have heavy tails.
 
     Example:
         >>> units = prior_units(BatchedPotential(bayesianize(nn.Linear(2, 1), Gaussian(1.0), prior_scale=3.0), x, y))
@@ -50,9 +49,6 @@ def prior_units(potential: BatchedPotential) -> PriorUnits:
         tensor([3., 3., 3.])
     """
     first, second = _prior_trace(potential), _prior_trace(potential)
-    if first is None or second is None:
-        zeros = torch.zeros(potential.dim, device=potential.sites.device, dtype=potential.sites.dtype)
-        return PriorUnits(zeros, torch.ones_like(zeros))
     draws: dict[str, Tensor] | None = None
     centers, scales = [], []
     for site in potential.sites.sites:
@@ -67,13 +63,10 @@ def prior_units(potential: BatchedPotential) -> PriorUnits:
     return PriorUnits(torch.cat(centers).detach(), torch.cat(scales).detach())
 
 
-def _prior_trace(potential: BatchedPotential) -> poutine.Trace | None:
+def _prior_trace(potential: BatchedPotential) -> poutine.Trace:
     """The latent sites drawn from their priors, the observations as they are."""
-    try:
-        with Unvalidated(), torch.no_grad():
-            return poutine.trace(potential.model).get_trace(*potential.args, **potential.kwargs)
-    except NotImplementedError:  # an improper prior cannot be drawn from
-        return None
+    with Unvalidated(), torch.no_grad():
+        return poutine.trace(potential.model).get_trace(*potential.args, **potential.kwargs)
 
 
 def _is_fixed(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
@@ -111,7 +104,7 @@ def _prior_draws(potential: BatchedPotential) -> dict[str, Tensor]:
 
     def draw(_: Tensor) -> dict[str, Tensor]:
         trace = _prior_trace(potential)
-        return {name: trace.nodes[name]["value"] for name in potential.sites.names}  # type: ignore[union-attr]
+        return {name: trace.nodes[name]["value"] for name in potential.sites.names}
 
     numbers = torch.arange(NUM_DRAWS, device=potential.sites.device)
     try:

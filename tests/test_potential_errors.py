@@ -286,3 +286,11 @@ def test_an_unknown_mode_is_refused(mode: Any) -> None:
 def test_a_chunk_without_particles_is_refused(chunk_size: int) -> None:
     with pytest.raises(ValueError, match="chunk_size must be at least 1"):
         BatchedPotential(normal_mean, SIGNAL).using(chunk_size=chunk_size)
+
+
+def test_an_improper_prior_is_refused_with_what_to_do() -> None:
+    def model() -> None:
+        pyro.sample("anywhere", dist.ImproperUniform(dist.constraints.real, (), ()))
+
+    with pytest.raises(ValueError, match="wide, proper one"):
+        BatchedPotential(model)
