@@ -271,7 +271,7 @@ def convolution_runs_batched(image: Tensor, **execution: Any) -> bool:
 
 def test_large_convolutions_run_one_particle_after_another_on_a_cpu() -> None:
     """There vmap is slower than a loop."""
-    assert not convolution_runs_batched(torch.randn(1, 8, 96, 96), mode="auto", expected_calls=1000)
+    assert not convolution_runs_batched(torch.randn(4, 8, 96, 96), mode="auto", expected_calls=1000)
 
 
 def test_small_convolutions_run_all_particles_at_once() -> None:
@@ -279,11 +279,11 @@ def test_small_convolutions_run_all_particles_at_once() -> None:
 
 
 def test_large_convolutions_run_all_particles_at_once_where_the_user_says_trace() -> None:
-    assert convolution_runs_batched(torch.randn(1, 8, 96, 96), mode="trace")
+    assert convolution_runs_batched(torch.randn(4, 8, 96, 96), mode="trace")
 
 
 def test_convolutions_give_the_same_in_auto_mode_and_under_vmap() -> None:
-    image, theta = noise(1, 8, 96, 96), noise(3, 576)
+    image, theta = noise(4, 8, 96, 96), noise(3, 576)
 
     def fn(theta: Tensor) -> Outputs:
         return (torch.nn.functional.conv2d(image, theta.view(8, 8, 3, 3)).tanh().sum(),)
