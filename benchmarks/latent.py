@@ -1,9 +1,12 @@
-"""The latent posterior's draws against the walk that they come from, an ensemble, and NUTS.
+"""The latent posterior's draws against the walk that they come from, an ensemble, NUTS and long HMC chains.
 
-    python -m benchmarks.latent --data DIR [--splits 3] [--nuts]
+    python -m benchmarks.latent --data DIR [--splits 10] [--seeds 3] [--nuts] [--reference DIR] [--only uci | snelson]
 
-UCI classification (two layers of 32): test NLL of MAP, ensemble of 20, walk and latent draws, and their times.
-Snelson with a gap (1-32-32-32-1): train and gap NLL of walk and draws, and with --nuts of NUTS (200 + 200).
+UCI classification (two layers of 32): test NLL of MAP, ensemble of 20, walk and latent draws, and their times; with
+--reference, the folder that `benchmarks.reference` wrote, also the total variation of their mean predictive to those
+chains on split 0, in units of that between two sets of four chains (cut where their R-hat first is below 1.05).
+Snelson with a gap (1-32-32-32-1): train and gap NLL of walk and draws, what fitting and drawing take of the walk's
+time, and with --nuts NUTS (200 + 200).
 """
 
 from __future__ import annotations
@@ -11,11 +14,15 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyro
 import torch
 from pyro.infer import MCMC, NUTS
+from pyro.ops.stats import split_gelman_rubin
+from torch import Tensor
 from torch.func import functional_call, vmap
 
 from pyro_metricbnn import Categorical, Gaussian, MetricBNN, bayesianize, predict
@@ -26,29 +33,70 @@ from .effort import NOISE, nll
 from .networks import mlp, train
 
 NUM_DRAWS = 1000
+NUM_INPUTS = 200
+MIXED = 1.05
 
 
-def classification(folder: Path, name: str, split: int) -> dict[str, float]:
-    """Test NLL and seconds of each contender on one split."""
+def seconds_of(call: Callable[[], Any]) -> tuple[Any, float]:
+    """What a call gives, and its time."""
+    begin = time.perf_counter()
+    return call(), time.perf_counter() - begin
+
+
+def classification(folder: Path, name: str, split: int, reference: Path | None) -> dict[str, float]:
+    """Test NLL and seconds of each contender on one split; on split 0 its distance to the reference."""
     pyro.set_rng_seed(split)
     problem = uci(folder, name, split)
     nets = networks(problem, 20)
-    begin = time.perf_counter()
-    params = train_all(nets, problem)
-    ensemble_seconds = time.perf_counter() - begin
+    params, ensemble_seconds = seconds_of(lambda: train_all(nets, problem))
     with torch.no_grad():
         f = vmap(lambda weights: functional_call(nets[0], weights, (problem.x_test,)))(params)
     nets[0].load_state_dict({key: value[0] for key, value in params.items()})
-    begin = time.perf_counter()
-    metric = MetricBNN(bayesianize(nets[0], Categorical())).run(problem.x, problem.y, progress=False)
-    ours = {"walk": metric.get_samples(), "draws": metric.draw(NUM_DRAWS)}
-    seconds = time.perf_counter() - begin
-    scores = {
-        kind: -float(predict(metric.kernel.model, samples, problem.x_test).log_prob(problem.y_test).mean())  # type: ignore[arg-type]
-        for kind, samples in ours.items()
+    model = bayesianize(nets[0], Categorical())
+    metric, seconds = seconds_of(lambda: MetricBNN(model).run(problem.x, problem.y, progress=False))
+    draws, more = seconds_of(lambda: metric.draw(NUM_DRAWS))
+    outputs = {
+        "MAP": f[:1],
+        "ensemble": f,
+        "walk": predict(model, metric.get_samples(), problem.x_test).f,
+        "draws": predict(model, draws, problem.x_test).f,
     }
-    map_nll, ensemble_nll = (nll(Categorical(), draws, problem.y_test) for draws in (f[:1], f))
-    return {"MAP": map_nll, "ensemble": ensemble_nll, **scores, "ratio of times": seconds / ensemble_seconds}
+    result = {kind: nll(Categorical(), values, problem.y_test) for kind, values in outputs.items()}
+    result["time / ensemble's"] = (seconds + more) / ensemble_seconds
+    if reference is not None and split == 0:
+        result |= distances(torch.load(reference / f"{name}.pt", weights_only=True), outputs)
+    return result
+
+
+def total_variation(p: Tensor, q: Tensor) -> float:
+    """Half the summed difference of class probabilities (n, C), averaged over the inputs."""
+    return float((p - q).abs().sum(-1).mean() / 2)
+
+
+def distances(chains: Tensor, outputs: dict[str, Tensor]) -> dict[str, float]:
+    """Total variation to all chains (chains, iterations, n, C), in units of that between two sets of four of them."""
+    sets = chains[:4], chains[4:8]
+    length = next((n for n in range(20, chains.shape[1], 10) if all(r_hat(s[:, :n]) < MIXED for s in sets)), None)
+    length = length or chains.shape[1]
+
+    def means(n: int) -> list[Tensor]:
+        return [s[:, :n].softmax(-1).mean((0, 1)) for s in sets]
+
+    yardstick, shortest = total_variation(*means(length)), total_variation(*means(chains.shape[1]))
+    target = chains.softmax(-1).mean((0, 1))
+    to_target = {kind: total_variation(f.softmax(-1).mean(0), target) for kind, f in outputs.items()}
+    return {
+        "R-hat of all": r_hat(chains),
+        "iterations": length,
+        "TV between": yardstick,
+        **{f"TV {kind}": distance / yardstick for kind, distance in to_target.items()},
+        f"TV draws, sets of {chains.shape[1]}": to_target["draws"] / shortest,
+    }
+
+
+def r_hat(f: Tensor) -> float:
+    """The largest R-hat of the function values (chains, iterations, n, C), which only count up to a shift."""
+    return float(split_gelman_rubin(f - f.mean(-1, keepdim=True), chain_dim=0, sample_dim=1).max())
 
 
 def gap(folder: Path, seed: int, with_nuts: bool) -> dict[str, float]:
@@ -56,20 +104,18 @@ def gap(folder: Path, seed: int, with_nuts: bool) -> dict[str, float]:
     pyro.set_rng_seed(seed)
     problem = snelson(folder)
     model = bayesianize(train(mlp(1, 32, 32, 32, 1), problem.x, problem.y, NOISE, 5000), Gaussian(NOISE))
-    begin = time.perf_counter()
-    metric = MetricBNN(model).run(problem.x, problem.y, progress=False)
-    run_seconds = time.perf_counter() - begin
-    begin = time.perf_counter()
-    metric.latent_map.fit(metric.trajectories)
-    fit_seconds = time.perf_counter() - begin
+    metric, run = seconds_of(lambda: MetricBNN(model).run(problem.x, problem.y, progress=False))
+    fit = statistics.median(seconds_of(lambda: metric.latent_map.fit(metric.trajectories))[1] for _ in range(5))
+    inputs = torch.linspace(0, 6, NUM_INPUTS)[:, None]
+    draw = statistics.median(seconds_of(lambda: metric.predict(inputs, NUM_DRAWS).mean)[1] for _ in range(5))
+    points = metric.trajectories.num_particles * metric.trajectories.num_steps
+    result = {"run, s": run, "fit / run": fit / run, "drawing / walking": NUM_DRAWS / points * (run - fit) / draw}
     samples = {"walk": metric.get_samples(), "draws": metric.draw(NUM_DRAWS)}
-    result = {"run, s": run_seconds, "fit, s": fit_seconds}
     if with_nuts:
         nuts = MCMC(NUTS(model), num_samples=200, warmup_steps=200, disable_progbar=True)
-        begin = time.perf_counter()
-        nuts.run(problem.x, problem.y)
-        result["NUTS, s"] = time.perf_counter() - begin
+        _, seconds = seconds_of(lambda: nuts.run(problem.x, problem.y))
         samples["NUTS"] = nuts.get_samples()
+        result |= {"NUTS, s": seconds, "run / NUTS": run / seconds}
     for kind, values in samples.items():
         for part, x, y in (("train", problem.x, problem.y), ("gap", problem.x_test, problem.y_test)):
             result[f"{kind} {part}"] = -float(predict(model, values, x).log_prob(y).mean())
@@ -77,21 +123,27 @@ def gap(folder: Path, seed: int, with_nuts: bool) -> dict[str, float]:
 
 
 def averaged(rows: list[dict[str, float]]) -> str:
-    """The means of all figures, in one line."""
-    return ", ".join(f"{key} {statistics.fmean(row[key] for row in rows):.3f}" for key in rows[0])
+    """The means of all figures that each row has, then those of the first alone, in one line."""
+    shared = [f"{key} {statistics.fmean(row[key] for row in rows):.3f}" for key in rows[-1]]
+    return ", ".join(shared + [f"{key} {value:.3f}" for key, value in rows[0].items() if key not in rows[-1]])
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
-    parser.add_argument("--splits", type=int, default=3, help="splits of each data set, and seeds")
-    parser.add_argument("--nuts", action="store_true", help="run NUTS on Snelson's data too (minutes)")
-    arguments = parser.parse_args()
-    for name in UCI:
-        rows = [classification(arguments.data, name, split) for split in range(arguments.splits)]
+    parser.add_argument("--splits", type=int, default=10, help="splits of each UCI set")
+    parser.add_argument("--seeds", type=int, default=3, help="runs on Snelson's data")
+    parser.add_argument("--nuts", action="store_true", help="run NUTS on Snelson's data too (many minutes)")
+    parser.add_argument("--reference", type=Path, help="folder of the chains that benchmarks.reference wrote")
+    parser.add_argument("--only", choices=("uci", "snelson"), help="one half of it")
+    args = parser.parse_args()
+    for name in UCI if args.only != "snelson" else ():
+        rows = [classification(args.data, name, split, args.reference) for split in range(args.splits)]
         print(f"{name}: {averaged(rows)}", flush=True)
-    print(f"snelson: {averaged([gap(arguments.data, seed, arguments.nuts) for seed in range(arguments.splits)])}")
+    if args.only != "uci":
+        rows = [gap(args.data, seed, args.nuts) for seed in range(args.seeds)]
+        print(f"snelson: {averaged(rows)}")
 
 
 if __name__ == "__main__":

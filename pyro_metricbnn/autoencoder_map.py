@@ -71,7 +71,7 @@ class AutoencoderMap(LatentMap):
         return cls(latent_dim=32, num_hidden=256, lambda_segment=0.0, in_span=False, stop_early=False)
 
     def fit(self, trajectories: Trajectories, *, progress: bool = True) -> AutoencoderMap:
-        thetas = usable(trajectories)  # (N, T + 1, D)
+        thetas = usable(trajectories).to(trajectories.sites.dtype)  # (N, T + 1, D)
         positions = trajectories.positions.to(thetas)
         self.start = start_of(trajectories)
         points = self._set_basis(thetas)  # (N, T + 1, B)
@@ -85,7 +85,7 @@ class AutoencoderMap(LatentMap):
             chords = self._z_star + positions[:, None] * self._ends[:, None]
             self.bend = float(((z - chords).norm(dim=-1).mean(1) / self._ends.norm(dim=-1)).mean())
             misses = self._to_theta(self._decoder(z)) - thetas
-            self.residual = float(misses.pow(2).mean().sqrt())
+            self.residuals, self.spreads = misses.pow(2).mean((0, 1)).sqrt(), thetas[:, 1:].std((0, 1))
         return self
 
     @property

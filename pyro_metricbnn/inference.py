@@ -6,16 +6,20 @@ In: a Pyro model, or a kernel for one.  Out: `MetricBNN`, which after `run` has 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+import torch
 from pyro.infer.mcmc.util import diagnostics, print_summary
 from torch import Tensor
 
+from .autoencoder_map import AutoencoderMap
 from .guide import AutoMetric
 from .kernel import DriftRefineKernel
 from .latent_map import KernelMap, LatentMap
 from .posterior import MetricPosterior
 from .predictive import Prediction, predict
+from .refiners import Descent
 from .sites import Model
 from .trajectories import Trajectories
 
@@ -58,7 +62,34 @@ class MetricBNN:
         self.num_particles = num_particles
         self.tube_scale = tube_scale
         self._unfitted_map = latent_map if latent_map is not None else KernelMap(latent_dim)
+        self._leaves_as_trained = False
         self._trajectories: Trajectories | None = None
+
+    @classmethod
+    def paper(cls, model: Model, task: str = "regression") -> MetricBNN:
+        """The paper's own setting of every knob, and nothing of ours.
+
+        N = 10 particles leave the trained weights as they are; T = 100 steps (50 for "uci" and "images") of alpha =
+        0.1, each pulled back by M = 10 steps of descent with eta = 1e-3 on the mean loss; its autoencoder with k = 32;
+        draws without a tube. The paper's weight decay of 0.01 on the mean loss is, in a model of n observations,
+        `prior_scale=(0.01 * n) ** -0.5`.
+
+        Args:
+            model: A Pyro model, of `bayesianize` with trained weights.
+            task: "regression", "classification", "uci" or "images".
+
+        Example:
+            >>> MetricBNN.paper(model, task="uci").kernel.num_steps
+            50
+        """
+        steps = {"regression": 100, "classification": 100, "uci": 50, "images": 50}
+        if task not in steps:
+            raise ValueError(f"task must be one of {', '.join(map(repr, steps))}, got {task!r}.")
+        refiner = Descent(alpha=0.1, num_refinements=10, eta=1e-3, mean_loss=True)
+        kernel = DriftRefineKernel(model, refiner=refiner, num_steps=steps[task])
+        metric = cls(kernel, num_particles=10, latent_map=AutoencoderMap.paper(), tube_scale=0.0)
+        metric._leaves_as_trained = True
+        return metric
 
     @property
     def model(self) -> Model:
@@ -69,6 +100,7 @@ class MetricBNN:
         self,
         *args: Any,
         initial_params: Mapping[str, Tensor] | None = None,
+        map_params: Mapping[str, Tensor] | None = None,
         batch_size: int | None = None,
         progress: bool = True,
         **kwargs: Any,
@@ -78,14 +110,18 @@ class MetricBNN:
         Args:
             *args: The model's arguments, or a DataLoader of batches of them.
             initial_params: Constrained values to start the MAP search from.
+            map_params: Your own MAP, constrained, by site: left from as it is, without a search.
             batch_size: Take minibatches of this many rows of the arguments.
             progress: Show progress bars.
             **kwargs: The model's keyword arguments.
         """
+        if self._leaves_as_trained and map_params is None and initial_params is None:
+            map_params = getattr(self.model, "trained_params", None)
         self._trajectories = self.kernel.walk(
             *args,
             num_particles=self.num_particles,
             initial_params=initial_params,
+            map_params=map_params,
             batch_size=batch_size,
             progress=progress,
             **kwargs,
@@ -112,16 +148,30 @@ class MetricBNN:
         """The walk's own points by site, as Pyro's MCMC gives them: (N T, ...) or (N, T, ...)."""
         return self.trajectories.samples(group_by_chain)
 
-    def draw(self, num_samples: int) -> dict[str, Tensor]:
-        """New draws from the latent posterior by site, constrained: (S, ...)."""
+    def draw(self, num_samples: int, *, num_refinements: int = 0) -> dict[str, Tensor]:
+        """New draws from the latent posterior by site, constrained: (S, ...).
+
+        Args:
+            num_samples: S.
+            num_refinements: Gradients by which the kernel takes each draw nearer to the fiber; 0 for none, the default.
+        """
         if num_samples < 1:
             raise ValueError(f"num_samples must be at least 1, got {num_samples}.")
-        self.trajectories  # noqa: B018  (says so if nothing has been walked)
-        return self.guide.sample_posterior(num_samples)
+        if num_refinements < 0:
+            raise ValueError(f"num_refinements must not be negative, got {num_refinements}.")
+        sites = self.trajectories.sites
+        if num_refinements == 0:
+            return self.guide.sample_posterior(num_samples)
+        refine = partial(self.kernel.relax, num_refinements=num_refinements)
+        refined = MetricPosterior(self.latent_map, self.tube_scale, refine)
+        return sites.unflatten(refined.sample(torch.Size((num_samples,))))
 
-    def predict(self, x: Any, num_samples: int = 200, *, chunk_size: int | None = None) -> Prediction:
+    def predict(
+        self, x: Any, num_samples: int = 200, *, num_refinements: int = 0, chunk_size: int | None = None
+    ) -> Prediction:
         """What the latent posterior predicts at x, for all draws at once."""
-        return predict(self.model, self.draw(num_samples), x, chunk_size=chunk_size)  # type: ignore[arg-type]
+        samples = self.draw(num_samples, num_refinements=num_refinements)
+        return predict(self.model, samples, x, chunk_size=chunk_size)  # type: ignore[arg-type]
 
     def diagnostics(self) -> dict[str, Any]:
         """R-hat and effective sample size of each site, as Pyro's MCMC gives them, and the walk's health."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
-from .map_estimate import find_map
+from .map_estimate import find_map, given_point
 from .minibatches import Minibatches, MinibatchPotential
 from .particles import Ground, Particles, start
 from .potential import BatchedPotential
@@ -73,6 +73,7 @@ class DriftRefineKernel(MCMCKernel):
         self._given: dict[str, Tensor] | None = None
         self._potential_energy: BatchedPotential | None = None
         self._chain: tuple[Ground, Particles] | None = None
+        self._ground: Ground | None = None
         self.transforms: dict[str, Any] | None = None
         self.cleanup()
 
@@ -83,6 +84,7 @@ class DriftRefineKernel(MCMCKernel):
         *args: Any,
         num_particles: int = 20,
         initial_params: Mapping[str, Tensor] | None = None,
+        map_params: Mapping[str, Tensor] | None = None,
         batch_size: int | None = None,
         thin: int = 1,
         storage_dtype: torch.dtype | None = None,
@@ -96,6 +98,7 @@ class DriftRefineKernel(MCMCKernel):
             *args: The model's arguments, or a DataLoader of batches of them.
             num_particles: N.
             initial_params: Constrained values to start the MAP search from.
+            map_params: Constrained values to leave from as they are, without a search.
             batch_size: Take minibatches of this many rows of the arguments.
             thin: Record only every so many steps.
             storage_dtype: Precision of the record, for large D (torch.float16 halves it).
@@ -112,10 +115,29 @@ class DriftRefineKernel(MCMCKernel):
             raise ValueError(f"thin must be from 1 to num_steps = {self.num_steps}, got {thin}.")
         potential = self._potential(args, kwargs, batch_size)
         self.example_arguments = (potential.args, dict(potential.kwargs))
-        estimate = find_map(potential, initial_params, progress=progress)
-        ground = Ground(potential, estimate.theta, estimate.units.scale, self.num_steps, num_particles)
-        ground = self._planned(ground)
+        if map_params is None:
+            estimate = find_map(potential, initial_params, progress=progress)
+            theta_star, units = estimate.theta, estimate.units
+        else:
+            theta_star, units = given_point(potential, map_params), prior_units(potential)
+        ground = Ground(potential, theta_star, units.scale, self.num_steps, num_particles)
+        ground = self._ground = self._planned(ground)
         return _walk(ground, self.refiner, thin, storage_dtype, storage_device, progress)
+
+    def relax(self, theta: Tensor, num_refinements: int) -> Tensor:
+        """Points (S, D) near the fiber of the last walk, taken onto it by so many gradients each.
+
+        As many at once as there were particles, so that nothing is traced or compiled again.
+        """
+        if self._ground is None:
+            raise ValueError("the kernel has not walked yet, so it has no data to refine on: call walk(*args) first.")
+        if num_refinements < 1:
+            raise ValueError(f"num_refinements must be at least 1, got {num_refinements}.")
+        size = self._ground.num_particles
+        short = -len(theta) % size
+        rows = torch.cat([theta, theta[:1].expand(short, -1)]) if short else theta
+        relaxed = [self.refiner.relax(self._ground, part, num_refinements) for part in rows.split(size)]
+        return torch.cat(relaxed)[: len(theta)]
 
     def _potential(self, args: tuple[Any, ...], kwargs: dict[str, Any], batch_size: int | None) -> BatchedPotential:
         if args and isinstance(args[0], DataLoader):

@@ -5,6 +5,7 @@ In: Trajectories.  Out: `LatentMap`: segments from z_MAP to the end of each walk
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -13,8 +14,9 @@ from torch import Tensor
 
 from .trajectories import Trajectories
 
-LENGTH_SCALES = (1.0, 1.5, 2.5, 4.0, 6.0)  # in steps between recorded points
-RIDGES = (1e-6, 1e-4, 1e-2)
+LENGTH_SCALES = (4.0, 10.0, 30.0, 100.0)  # in steps between recorded points
+NUM_PLACES, REFINEMENT = 200, 10  # of a segment that are looked at for the nearest, and how much finer after that
+RIDGE = 1e-8  # of the kernel's own size: for the solve alone; the curves go through the points
 
 
 class LatentMap(ABC):
@@ -24,13 +26,15 @@ class LatentMap(ABC):
         theta_star: (D,), what the common start of the segments decodes to.
         start: The position at which the posterior begins: behind the approach, where the walk had one.
         bend: How far the latent walks are from their chords, as a part of the chord's length.
-        residual: Root mean square distance of a recorded coordinate from what its position decodes to.
+        residuals: (D,), root mean square distance of each recorded coordinate from what its position decodes to.
+        spreads: (D,), the deviation of each coordinate over the recorded points.
     """
 
     theta_star: Tensor
     start: float
     bend: float
-    residual: float
+    residuals: Tensor
+    spreads: Tensor
 
     @property
     @abstractmethod
@@ -54,36 +58,53 @@ class LatentMap(ABC):
         """Points of the segments: indices (S,) and positions (S,) in [0, 1] -> theta (S, D)."""
         return self.decode(position[:, None] * self.ends[segment])
 
-    def encode(self, theta: Tensor, num_points: int = 200) -> tuple[Tensor, Tensor]:
+    def encode(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """The latent point of the nearest place on the decoded curves, and how far theta was from it.
 
         Args:
             theta: (S, D).
-            num_points: Points a segment that are looked at.
 
         Returns:
             z (S, k), relative to z_MAP, and distances (S,).
         """
-        positions = torch.linspace(0, 1, num_points, device=theta.device, dtype=theta.dtype)
+        segment, position, distance = self.nearest(theta)
+        return position[:, None] * self.ends[segment], distance
+
+    def nearest(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The place on the decoded curves that is nearest to theta (S, D): segment, position and distance, (S,) each.
+
+        A grid on every segment, then ever finer ones around the best point.
+        """
+        if theta.dim() != 2 or theta.shape[1] != len(self.theta_star):
+            raise ValueError(f"theta has shape {tuple(theta.shape)}, but must be (S, {len(self.theta_star)}).")
+        positions = torch.linspace(0, 1, NUM_PLACES + 1, device=theta.device, dtype=theta.dtype)
         best = torch.full((len(theta),), float("inf"), device=theta.device, dtype=theta.dtype)
-        z = torch.zeros(len(theta), self.ends.shape[1], device=theta.device, dtype=theta.dtype)
+        segment, position = torch.zeros_like(best, dtype=torch.long), torch.zeros_like(best)
         for i in range(self.num_segments):
-            curve = self.decode_on(torch.full((num_points,), i, device=theta.device), positions)
+            curve = self.decode_on(torch.full((NUM_PLACES + 1,), i, device=theta.device), positions)
             distance, nearest = torch.cdist(theta, curve).min(-1)
             closer = distance < best
             best = torch.where(closer, distance, best)
-            z = torch.where(closer[:, None], positions[nearest, None] * self.ends[i], z)
-        return z, best
+            segment = torch.where(closer, i, segment)
+            position = torch.where(closer, positions[nearest], position)
+        offsets = torch.linspace(-1, 1, 2 * REFINEMENT + 1, device=theta.device, dtype=theta.dtype) / NUM_PLACES
+        for _ in range(2):
+            places = (position[:, None] + offsets).clamp(0, 1)  # (S, P)
+            curve = self.decode_on(segment.repeat_interleave(len(offsets)), places.flatten())
+            distance, nearest = (curve.unflatten(0, places.shape) - theta[:, None]).norm(dim=-1).min(-1)
+            position = places.gather(1, nearest[:, None]).squeeze(1)
+            offsets = offsets / REFINEMENT
+        return segment, position, distance
 
 
 def usable(trajectories: Trajectories) -> Tensor:
-    """The walks (N, T + 1, D) that never froze, in the model's precision."""
+    """The walks (N, T + 1, D) that never froze, as they are stored."""
     whole = trajectories.is_good.all(-1).to(trajectories.thetas.device)
     if not bool(whole.any()):
         raise ValueError(
             "every particle of the walk froze: there is no whole walk to lay out. Walk again with a smaller step."
         )
-    return trajectories.thetas[whole].to(trajectories.sites.dtype)
+    return trajectories.thetas if bool(whole.all()) else trajectories.thetas[whole]
 
 
 def start_of(trajectories: Trajectories) -> float:
@@ -95,26 +116,34 @@ def start_of(trajectories: Trajectories) -> float:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """Radial basis functions of positions on a segment, conditioned to vanish at z_MAP."""
+    """Matern's kernel of smoothness 3/2 between positions on a segment, conditioned to vanish at z_MAP.
+
+    Smooth enough to follow a walk and no smoother: on Snelson's network with 100 recorded points the training NLL of
+    the draws was .174, with radial basis functions .204, with straight lines .169, with the walk's own points .159; and
+    straight lines keep 66 % of the variance of coordinates that are independent from point to point, this 87 %.
+    """
 
     length_scale: float
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
-        near = torch.exp(-((a[:, None] - b) ** 2) / (2 * self.length_scale**2))
-        return near - torch.exp(-(a[:, None] ** 2 + b**2) / (2 * self.length_scale**2))
+        return self._free(a[:, None] - b) - self._free(a)[:, None] * self._free(b)
+
+    def _free(self, distance: Tensor) -> Tensor:
+        r = distance.abs() * (math.sqrt(3) / self.length_scale)
+        return (1 + r) * torch.exp(-r)
 
 
 class KernelMap(LatentMap):
     """The metric losses' optimum, placed: orthonormal segments of length 1, decoded by kernel regression.
 
     The losses want consecutive points 1/T apart and all others as far apart as can be: straight
-    segments in orthogonal directions. The decoder is kernel ridge regression from there to theta,
-    conditioned to give theta_star at z_MAP; with orthogonal directions the terms between walks vanish,
+    segments in orthogonal directions q_i. The decoder is kernel regression from there to theta, with a kernel that is a
+    sum over the directions and conditioned to give theta_star at z_MAP; so the terms between walks vanish,
     and what is left is one T x T solve for all of them:
 
-        theta(i, e) = theta_star + sum over t of w_t(e) (theta_(i,t) - theta_star).
+        theta(z) = theta_star + sum over i, t of w_t(z.q_i) (theta_(i,t) - theta_star).
 
-    Length scale and ridge have the smallest leave-one-out error, in closed form.
+    The length scale has the smallest leave-one-out error, in closed form.
 
     Args:
         latent_dim: k; None for as many as there are walks. Fewer are refused: the walks could not be
@@ -128,26 +157,27 @@ class KernelMap(LatentMap):
 
     def __init__(self, latent_dim: int | None = None) -> None:
         self.latent_dim = latent_dim
-        self.length_scale = self.ridge = float("nan")
+        self.length_scale = float("nan")
 
     def fit(self, trajectories: Trajectories, *, progress: bool = True) -> KernelMap:
-        thetas = usable(trajectories)
-        num_walks = len(thetas)
+        self._thetas = usable(trajectories)  # (N, T + 1, D), not copied: it may be most of the memory
+        num_walks = len(self._thetas)
         if self.latent_dim is not None and self.latent_dim < num_walks:
             raise ValueError(
                 f"latent_dim = {self.latent_dim} is less than the {num_walks} walks: KernelMap needs a direction for "
                 "each. Pass latent_dim=None, or use AutoencoderMap, which takes any."
             )
-        # In float64: with a small ridge the inverse has large entries that cancel.
-        self._positions = trajectories.positions[1:].to(device=thetas.device, dtype=torch.float64)  # (T,)
-        self.theta_star = thetas[0, 0].clone()
+        self.theta_star = self._thetas[0, 0].to(dtype=trajectories.sites.dtype, device=trajectories.sites.device)
         self.start = start_of(trajectories)
-        self._offsets = thetas[:, 1:] - self.theta_star  # (N, T, D)
-        self._ends = torch.eye(num_walks, self.latent_dim or num_walks, device=thetas.device, dtype=thetas.dtype)
-        self.length_scale, self.ridge = self._choose()
-        self._inverse = torch.linalg.inv(self._gram(self.length_scale, self.ridge))  # (T, T)
-        misses = self._weights(self._positions) @ self._offsets - self._offsets
-        self.bend, self.residual = 0.0, float(misses.pow(2).mean().sqrt())
+        # In float64: with a small ridge the inverse has large entries that cancel.
+        self._positions = trajectories.positions[1:].to(device=self.theta_star.device, dtype=torch.float64)  # (T,)
+        self._ends = torch.eye(
+            num_walks, self.latent_dim or num_walks, device=self.theta_star.device, dtype=self.theta_star.dtype
+        )
+        self.length_scale = self._choose()
+        self._inverse = torch.linalg.inv(self._gram(self.length_scale))  # (T, T)
+        self.bend = 0.0
+        self._measure()
         return self
 
     @property
@@ -155,15 +185,10 @@ class KernelMap(LatentMap):
         return self._ends
 
     def decode(self, z: Tensor) -> Tensor:
-        flat = z.reshape(-1, z.shape[-1]).double()
-        square = flat.pow(2).sum(-1, keepdim=True)  # (S, 1)
+        flat = z.reshape(-1, z.shape[-1])
         theta = self.theta_star.expand(len(flat), -1)
-        width = 2 * self.length_scale**2
-        for i, end in enumerate(self._ends):  # |z - e q|^2 = |z|^2 - 2 e (z.q) + e^2
-            along = flat @ end.double()
-            near = torch.exp(-(square - 2 * along[:, None] * self._positions + self._positions**2) / width)
-            far = torch.exp(-(square + self._positions**2) / width)
-            theta = theta + ((near - far) @ self._inverse).to(theta.dtype) @ self._offsets[i]
+        for i, end in enumerate(self._ends):
+            theta = theta + self._weights(flat @ end) @ self._offsets(i)
         return theta.reshape(*z.shape[:-1], -1)
 
     def decode_on(self, segment: Tensor, position: Tensor) -> Tensor:
@@ -171,28 +196,44 @@ class KernelMap(LatentMap):
         theta = weights.new_zeros(len(position), len(self.theta_star))
         for i in segment.unique().tolist():
             rows = (segment == i).nonzero().squeeze(-1)
-            theta = theta.index_add(0, rows, weights[rows] @ self._offsets[i])
+            theta = theta.index_add(0, rows, weights[rows] @ self._offsets(i))
         return self.theta_star + theta
+
+    def _offsets(self, i: int) -> Tensor:
+        """Walk i, seen from the MAP, in the model's precision: (T, D)."""
+        return self._thetas[i, 1:].to(self.theta_star) - self.theta_star
 
     def _weights(self, position: Tensor) -> Tensor:
         near = _Kernel(self.length_scale)(position.double(), self._positions)
         return (near @ self._inverse).to(self.theta_star.dtype)
 
-    def _eye(self) -> Tensor:
-        return torch.eye(len(self._positions), device=self._positions.device, dtype=self._positions.dtype)
+    def _gram(self, length_scale: float) -> Tensor:
+        gram = _Kernel(length_scale)(self._positions, self._positions)
+        return gram + RIDGE * gram.diagonal().mean() * torch.eye(len(gram), device=gram.device, dtype=gram.dtype)
 
-    def _gram(self, length_scale: float, ridge: float) -> Tensor:
-        return _Kernel(length_scale)(self._positions, self._positions) + ridge * self._eye()
-
-    def _choose(self) -> tuple[float, float]:
-        """Length scale and ridge of the smallest leave-one-out error; [K^-1 R]_t / [K^-1]_tt is the one at t."""
+    def _choose(self) -> float:
+        """The length scale of the smallest leave-one-out error; [K^-1 R]_t / [K^-1]_tt is the one at t."""
         steps = self._positions.diff()
         step = float(steps.mean()) if len(steps) else 1.0
-        products = torch.einsum("ntd,nsd->ts", self._offsets, self._offsets).double()
+        products = torch.zeros_like(self._gram(step))
+        for i in range(self.num_segments):
+            offsets = self._offsets(i)
+            products += (offsets @ offsets.mT).double()
         errors = {}
         for length_scale in (scale * step for scale in LENGTH_SCALES):
-            for ridge in RIDGES:
-                inverse = torch.linalg.inv(self._gram(length_scale, ridge))
-                left_out = (inverse @ products @ inverse).diagonal() / inverse.diagonal() ** 2
-                errors[length_scale, ridge] = float(left_out.sum().nan_to_num(float("inf")))
+            inverse = torch.linalg.inv(self._gram(length_scale))
+            left_out = (inverse @ products @ inverse).diagonal() / inverse.diagonal() ** 2
+            errors[length_scale] = float(left_out.sum().nan_to_num(float("inf")))
         return min(errors, key=errors.__getitem__)
+
+    def _measure(self) -> None:
+        """Residuals and spreads of each coordinate, walk by walk."""
+        at_points = self._weights(self._positions)  # (T, T)
+        sums = [torch.zeros_like(self.theta_star) for _ in range(3)]
+        for i in range(self.num_segments):
+            offsets = self._offsets(i)
+            misses = at_points @ offsets - offsets
+            for total, term in zip(sums, (offsets.mean(0), offsets.pow(2).mean(0), misses.pow(2).mean(0)), strict=True):
+                total += term / self.num_segments
+        mean, square, miss = sums
+        self.spreads, self.residuals = (square - mean**2).clamp_min(0).sqrt(), miss.sqrt()

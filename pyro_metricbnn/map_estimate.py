@@ -117,21 +117,25 @@ def _starts(
     """Where the search starts, in prior deviations: (1, D) for given values, (S, D) from scratch."""
     init = init if init is not None else getattr(potential.model, "trained_params", None)
     if init is not None:
-        filled = {**potential.unflatten(units.center), **init}
-        start = potential.flatten(filled).detach()
-        if start.dim() != 1:
-            raise ValueError(f"the initial values have shape {tuple(start.shape[:-1])} of points: pass one point.")
-        wrong = sorted({potential.sites.at(int(i)) for i in (~start.isfinite()).nonzero()})
-        if wrong:
-            raise ValueError(
-                f"the initial values of {', '.join(wrong)} are not finite, or on the edge of their support: "
-                "the walk has nowhere to start. Pass finite values inside the support."
-            )
-        return units.z(start)[None]
+        return units.z(given_point(potential, {**potential.unflatten(units.center), **init}))[None]
     jitter = torch.empty(num_starts, potential.dim, device=units.scale.device, dtype=units.scale.dtype)
     jitter.uniform_(-1, 1)
     jitter[0] = 0
     return jitter
+
+
+def given_point(potential: BatchedPotential, values: Mapping[str, Tensor]) -> Tensor:
+    """Constrained values by site -> theta (D,), checked to be a point that a walk can leave."""
+    theta = potential.flatten(values).detach()
+    if theta.dim() != 1:
+        raise ValueError(f"the initial values have shape {tuple(theta.shape[:-1])} of points: pass one point.")
+    wrong = sorted({potential.sites.at(int(i)) for i in (~theta.isfinite()).nonzero()})
+    if wrong:
+        raise ValueError(
+            f"the initial values of {', '.join(wrong)} are not finite, or on the edge of their support: "
+            "the walk has nowhere to start. Pass finite values inside the support."
+        )
+    return theta
 
 
 def _descend(

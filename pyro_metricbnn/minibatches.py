@@ -50,6 +50,10 @@ class MinibatchPotential(BatchedPotential):
     def is_noisy(self) -> bool:
         return True
 
+    @property
+    def num_observations(self) -> int:
+        return self.num_data
+
     def fixed(self) -> MinibatchPotential:
         other = copy.copy(self)
         other._stream = itertools.repeat((self.args, dict(self.kwargs)))

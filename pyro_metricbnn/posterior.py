@@ -3,14 +3,15 @@
 In: a fitted LatentMap, or Trajectories.  Out: distributions of theta with event shape (D,).
 
 Curves have no volume, so the bare pushforward has no density. A tube around them has one: theta is a point
-of a curve plus normal noise of deviation s, and on the polyline through G decoded points a segment its
-density is a sum of closed forms, a normal across a piece and a difference of normal CDFs along it.
+of a curve plus normal noise of deviation s (one for all coordinates, or one for each), and on the polyline through G
+decoded points a segment its density is a sum of closed forms, a normal across a piece and a difference of normal CDFs
+along it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import ClassVar
 
@@ -24,20 +25,26 @@ from .latent_map import LatentMap, usable
 from .trajectories import Trajectories
 
 NUM_PIECES = 200  # of a segment, for the density
+NARROWEST = 5e-4  # of a coordinate's spread, for the tube: .001 of training NLL on Snelson's network (1e-3: .005)
 
 
 class _TubePosterior(TorchDistribution):
-    """Uniform on N curves, with normal noise of deviation `tube_scale` around them."""
+    """Uniform on N curves, with normal noise of deviation `tube_scale`, () or (D,), around them."""
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
     support = constraints.real_vector
     has_rsample = True
 
-    def __init__(self, dim: int, tube_scale: float) -> None:
-        if not 0 <= tube_scale < math.inf:
+    def __init__(self, like: Tensor, tube_scale: float | Tensor) -> None:
+        self.tube_scale = torch.as_tensor(tube_scale, dtype=like.dtype, device=like.device)
+        if self.tube_scale.shape not in ((), like.shape):
+            raise ValueError(
+                f"tube_scale has shape {tuple(self.tube_scale.shape)}: pass one number, or one for each of the "
+                f"{len(like)} coordinates."
+            )
+        if not bool(((self.tube_scale >= 0) & self.tube_scale.isfinite()).all()):
             raise ValueError(f"tube_scale must be finite and not negative, got {tube_scale}.")
-        self.tube_scale = tube_scale
-        super().__init__(torch.Size(), torch.Size((dim,)), validate_args=False)
+        super().__init__(torch.Size(), like.shape, validate_args=False)
 
     @cached_property
     def knots(self) -> Tensor:
@@ -57,7 +64,7 @@ class _TubePosterior(TorchDistribution):
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         shape = self._extended_shape(torch.Size(sample_shape))
         theta = self.points(math.prod(shape[:-1]))
-        if self.tube_scale > 0:
+        if bool(self.tube_scale.any()):
             theta = theta + self.tube_scale * torch.randn_like(theta)
         return theta.reshape(shape)
 
@@ -74,29 +81,38 @@ class _TubePosterior(TorchDistribution):
         return spread.expand(self.batch_shape + self.event_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        if self.tube_scale == 0:
+        if not bool(self.tube_scale.all()):
             raise ValueError(
                 "the pushforward of segments has no density: curves have no volume in parameter space. "
-                "Take tube_scale=None for a tube as wide as the reconstruction error, or a positive number."
+                "Take tube_scale=None for a narrow tube around them, or a positive number."
             )
+        if value.shape[-1:] != self.event_shape:
+            raise ValueError(f"the value has shape {tuple(value.shape)}, but must end in {tuple(self.event_shape)}.")
         flat = value.reshape(-1, value.shape[-1]).double()
         log_density = torch.cat([self._log_density(rows) for rows in flat.split(64)])
         return log_density.reshape(value.shape[:-1]).to(value.dtype)
 
     def _log_density(self, theta: Tensor) -> Tensor:
-        """(S, D) -> (S,): the average over the pieces of the tube's density around each."""
+        """(S, D) -> (S,): the average over the pieces of the tube's density around each, in units of the tube."""
         start, step, length = self._pieces
-        s, dim = self.tube_scale, theta.shape[-1]
-        along = theta @ step.T - (start * step).sum(-1)  # (S, pieces), signed distance from the piece's start
-        across = (torch.cdist(theta, start) ** 2 - along**2).clamp_min(0)
-        log_along = _log_cdf_difference((along - length) / s, along / s) - length.log()
-        log_across = -across / (2 * s**2) - (dim - 1) * (math.log(s) + 0.5 * math.log(2 * math.pi))
-        return torch.logsumexp(log_along + log_across, -1) - math.log(len(start))
+        scale = self.tube_scale.double().expand(theta.shape[-1])
+        theta = theta / scale
+        along = theta @ step.mT - (start * step).sum(-1)  # (S, pieces), signed distance from the piece's start
+        across = (torch.cdist(theta, start, compute_mode=self._distances) ** 2 - along**2).clamp_min(0)
+        log_along = _log_cdf_difference(along - length, along) - length.log()
+        log_across = -across / 2 - (theta.shape[-1] - 1) * 0.5 * math.log(2 * math.pi)
+        return torch.logsumexp(log_along + log_across, -1) - math.log(len(start)) - scale.log().sum()
+
+    @cached_property
+    def _distances(self) -> str:
+        """By matrix products (ten times as fast), unless the tube is so narrow that they lose the digits that count."""
+        rounding = float(self._pieces[0].pow(2).sum(-1).max()) * torch.finfo(torch.float64).eps
+        return "use_mm_for_euclid_dist" if rounding < 1e-3 else "donot_use_mm_for_euclid_dist"
 
     @cached_property
     def _pieces(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Starts (P, D), unit directions (P, D) and lengths (P,) of all pieces."""
-        knots = self.knots.double()
+        """Starts (P, D), unit directions (P, D) and lengths (P,) of all pieces, in units of the tube."""
+        knots = self.knots.double() / self.tube_scale.double()
         start, step = knots[:, :-1].flatten(0, 1), knots.diff(dim=1).flatten(0, 1)
         length = step.norm(dim=-1).clamp_min(1e-12)
         return start, step / length[:, None], length
@@ -115,8 +131,10 @@ class MetricPosterior(_TubePosterior):
 
     Args:
         latent_map: A fitted map.
-        tube_scale: s, the deviation of the noise around the curves; None for the reconstruction error, 0
-            for none, which has no density.
+        tube_scale: s, the deviation of the noise around the curves, one number or one for each coordinate; None for
+            the reconstruction error of each, at least a 2000th of its spread; 0 for none, which has no density.
+        refine: Called with draws (S, D); gives them back nearer to the fiber, as `DriftRefineKernel.relax` does. Draws
+            that were refined have no known density.
 
     Example:
         >>> posterior = MetricPosterior(KernelMap().fit(walk))
@@ -124,10 +142,25 @@ class MetricPosterior(_TubePosterior):
         torch.Size([5, 3])
     """
 
-    def __init__(self, latent_map: LatentMap, tube_scale: float | None = None) -> None:
-        self.latent_map = latent_map
-        scale = latent_map.residual if tube_scale is None else tube_scale
-        super().__init__(len(latent_map.theta_star), max(scale, 1e-6) if tube_scale is None else scale)
+    def __init__(
+        self,
+        latent_map: LatentMap,
+        tube_scale: float | Tensor | None = None,
+        refine: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.latent_map, self.refine = latent_map, refine
+        if tube_scale is None:
+            tube_scale = torch.maximum(latent_map.residuals, NARROWEST * latent_map.spreads).clamp_min(1e-12)
+        super().__init__(latent_map.theta_star, tube_scale)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        theta = super().rsample(sample_shape)
+        return theta if self.refine is None else self.refine(theta.reshape(-1, theta.shape[-1])).reshape(theta.shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self.refine is not None:
+            raise ValueError("draws that were refined have no known density: ask a posterior without `refine` for it.")
+        return super().log_prob(value)
 
     def points(self, num_points: int) -> Tensor:
         start = self.latent_map.theta_star
@@ -156,11 +189,11 @@ class TrajectoryPosterior(_TubePosterior):
         torch.Size([5, 3])
     """
 
-    def __init__(self, trajectories: Trajectories, tube_scale: float = 0.0) -> None:
-        self._points = usable(trajectories)[:, 1:]  # (N, T, D)
+    def __init__(self, trajectories: Trajectories, tube_scale: float | Tensor = 0.0) -> None:
+        self._points = usable(trajectories)[:, 1:].to(trajectories.sites.dtype)  # (N, T, D)
         if self._points.shape[1] < 2:
             raise ValueError("a walk of one recorded point has no line to draw from; walk at least two.")
-        super().__init__(self._points.shape[-1], tube_scale)
+        super().__init__(self._points[0, 0], tube_scale)
 
     def points(self, num_points: int) -> Tensor:
         walks, steps = self._points.shape[0], self._points.shape[1] - 1
@@ -186,7 +219,7 @@ def gaussian_posterior(trajectories: Trajectories, rank: int | None = None) -> t
         >>> gaussian_posterior(walk).sample((5,)).shape
         torch.Size([5, 3])
     """
-    points = usable(trajectories)[:, 1:].flatten(0, 1)
+    points = usable(trajectories)[:, 1:].to(trajectories.sites.dtype).flatten(0, 1)
     center = points.mean(0)
     _, singular, axes = torch.linalg.svd(points - center, full_matrices=False)
     keep = min(rank or len(singular), len(singular))

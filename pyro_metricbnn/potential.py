@@ -7,12 +7,14 @@ U is Pyro's own: minus the log joint density, minus the log Jacobians of the sit
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
 from pyro import poutine
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.func import grad_and_value
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -68,6 +70,12 @@ class BatchedPotential:
         other = copy.copy(self)
         other._bind(Execution(**{**vars(self.execution), **settings}))
         return other
+
+    @property
+    def num_observations(self) -> int:
+        """How many independent observations the model conditions on."""
+        nodes = [node for node in self.prototype.nodes.values() if node["type"] == "sample" and node["is_observed"]]
+        return sum(math.prod(node["fn"].batch_shape) for node in nodes if not site_is_subsample(node))
 
     @property
     def is_noisy(self) -> bool:

@@ -6,8 +6,9 @@ In: a Pyro model, samples by site (S, ...) and new inputs.  Out: `Prediction`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from .bayesianize import BayesianNetwork
+from .handlers import Unvalidated
 from .likelihoods import Bernoulli, Categorical, Likelihood
 
 
@@ -32,27 +34,38 @@ class Prediction:
     likelihood: Likelihood
     parameters: Mapping[str, Tensor]
 
-    def _distributions(self) -> list[Any]:
-        """The distribution of the observations under each draw."""
-        return [
-            self.likelihood.distribution(f, **{name: value[s] for name, value in self.parameters.items()})
-            for s, f in enumerate(self.f)
-        ]
+    def _each(self, function: Callable[[Any], Any]) -> Any:
+        """A function of the distribution of the observations under each draw, for all draws at once: (S, ...)."""
+
+        def of(f: Tensor, parameters: dict[str, Tensor]) -> Any:
+            return function(self.likelihood.distribution(f, **parameters))
+
+        parameters = dict(self.parameters)
+        with Unvalidated():
+            try:
+                return vmap(of, randomness="different")(self.f, parameters)
+            except RuntimeError:  # a likelihood without batching rules
+                rows = [of(f, {name: value[s] for name, value in parameters.items()}) for s, f in enumerate(self.f)]
+                return (
+                    tuple(map(torch.stack, zip(*rows, strict=True)))
+                    if isinstance(rows[0], tuple)
+                    else torch.stack(rows)
+                )
 
     @property
     def num_samples(self) -> int:
         """S."""
         return len(self.f)
 
+    @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of the observations under each draw: (S, n, ...)."""
-        drawn = self._distributions()
-        return torch.stack([d.mean for d in drawn]), torch.stack([d.variance for d in drawn])
+        return self._each(lambda distribution: (distribution.mean, distribution.variance))
 
     @property
     def mean(self) -> Tensor:
         """The mean of the observations; class probabilities for classes."""
-        return self.probs if isinstance(self.likelihood, Categorical) else self._moments()[0].mean(0)
+        return self.probs if isinstance(self.likelihood, Categorical) else self._moments[0].mean(0)
 
     @property
     def noise_std(self) -> Tensor:
@@ -60,14 +73,14 @@ class Prediction:
         if isinstance(self.likelihood, Categorical):
             probs = self.f.softmax(-1)
             return (probs * (1 - probs)).mean(0).sqrt()
-        return self._moments()[1].mean(0).sqrt()
+        return self._moments[1].mean(0).sqrt()
 
     @property
     def model_std(self) -> Tensor:
         """The part of the deviation that comes from not knowing the weights."""
         if isinstance(self.likelihood, Categorical):
             return self.f.softmax(-1).std(0, correction=0)
-        return self._moments()[0].std(0, correction=0)
+        return self._moments[0].std(0, correction=0)
 
     @property
     def std(self) -> Tensor:
@@ -110,12 +123,12 @@ class Prediction:
 
     def sample(self) -> Tensor:
         """One new observation a draw: (S, n, ...)."""
-        return torch.stack([distribution.sample() for distribution in self._distributions()])
+        return self._each(lambda distribution: distribution.sample())
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log predictive density of each observation (n,), averaged over draws before the logarithm."""
         y = self.likelihood.targets(self.f[0], y)
-        each = torch.stack([distribution.log_prob(y) for distribution in self._distributions()])
+        each = self._each(lambda distribution: distribution.log_prob(y))
         return each.logsumexp(0) - math.log(self.num_samples)
 
 
@@ -126,13 +139,13 @@ def _entropy(probs: Tensor) -> Tensor:
 def predict(
     model: BayesianNetwork, samples: Mapping[str, Tensor], x: Any, *, chunk_size: int | None = None
 ) -> Prediction:
-    """The predictions of a bayesianized network for samples by site.
+    """The predictions of a bayesianized network for samples by site: the network's output for all draws at once.
 
     Args:
         model: A model made by `bayesianize`.
         samples: (S, ...) a site, as `get_samples`, `draw` and Pyro's `MCMC.get_samples` give them.
-        x: New inputs.
-        chunk_size: At most this many draws at once.
+        x: New inputs, or a tuple of a network's several inputs.
+        chunk_size: At most this many rows of x at once, for when memory is short.
 
     Example:
         >>> predict(model, walk.samples(), x).mean.shape
@@ -140,9 +153,27 @@ def predict(
     """
     if not isinstance(model, BayesianNetwork):
         raise ValueError("predict is for networks made models by bayesianize; for others use pyro.infer.Predictive.")
+    missing = [name for name in model.names if name not in samples]
+    if missing:
+        raise ValueError(f"the samples lack the site {missing[0]!r}: pass what get_samples, draw or MCMC give, whole.")
+    if chunk_size is not None and chunk_size < 1:
+        raise ValueError(f"chunk_size must be at least 1, got {chunk_size}: it counts rows of x.")
     weights = {name: samples[name] for name in model.names}
-    inputs = x if isinstance(x, tuple) else (x,)
     with torch.no_grad():
-        f = vmap(lambda w: functional_call(model.net, w, inputs), chunk_size=chunk_size)(weights)
+        outputs = [
+            vmap(lambda w, part=part: functional_call(model.net, w, part))(weights) for part in _parts(x, chunk_size)
+        ]
     parameters = {name: value for name, value in samples.items() if name not in weights}
-    return Prediction(f=f, likelihood=model.likelihood, parameters=parameters)
+    return Prediction(f=torch.cat(outputs, dim=1), likelihood=model.likelihood, parameters=parameters)
+
+
+def _parts(x: Any, chunk_size: int | None) -> list[tuple[Any, ...]]:
+    """The network's inputs in parts of so many rows."""
+    inputs = x if isinstance(x, tuple) else (x,)
+    if chunk_size is None:
+        return [inputs]
+    rows = len(next(value for value in inputs if torch.is_tensor(value)))
+    return [
+        tuple(value[start : start + chunk_size] if torch.is_tensor(value) else value for value in inputs)
+        for start in range(0, rows, chunk_size)
+    ]

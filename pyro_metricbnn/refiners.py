@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .particles import MAX_HESSIAN, Ground, Particles
+from .particles import MAX_HESSIAN, Ground, Particles, start
 
 MIN_DIM = 8  # Steer's dynamics degenerate in few dimensions (D - 1 = 0 at D = 1): smaller models are padded
 ValueAndGrad = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -54,6 +54,10 @@ class Refiner(ABC):
     @abstractmethod
     def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
         """One recorded step: the new particles, and the energy error (N,) that it made."""
+
+    def relax(self, ground: Ground, theta: Tensor, num_refinements: int) -> Tensor:
+        """Take points (N, D) that lie near the fiber onto it, by so many gradients each."""
+        raise NotImplementedError(f"{type(self).__name__} has no `relax`, which refines single points.")
 
 
 # ---------------------------------------------------------------------------------------- steering
@@ -200,6 +204,13 @@ class Steer(Refiner):
     def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
         return self.walk(ground, particles, self.reach(ground))
 
+    def relax(self, ground: Ground, theta: Tensor, num_refinements: int) -> Tensor:
+        """Each point walks on for so many steps, in a new direction."""
+        particles = start(replace(ground, theta_star=theta, num_particles=len(theta)), self.padding(theta.shape[1]))
+        particles = replace(particles, step_size=self.step_size or self._first_step(ground))
+        moved, _ = self.walk(ground, particles, num_refinements * particles.step_size)
+        return moved.where(moved.is_finite, particles).theta
+
     def walk(self, ground: Ground, particles: Particles, length: float) -> tuple[Particles, Tensor]:
         """Steps of equal size that add up to `length`; the error is their root mean square."""
         p, dim = particles, particles.drift.shape[1]
@@ -280,6 +291,9 @@ class _PullBack(Refiner):
         energy, grad = ground.potential.value_and_grad(theta)
         return replace(particles, theta=theta, energy=energy, grad=grad), energy - particles.energy
 
+    def relax(self, ground: Ground, theta: Tensor, num_refinements: int) -> Tensor:
+        return replace(self, num_refinements=num_refinements).refine(ground, theta)
+
     @abstractmethod
     def refine(self, ground: Ground, theta: Tensor) -> Tensor:
         """Lower the energy of theta (N, D) by M steps."""
@@ -287,7 +301,7 @@ class _PullBack(Refiner):
 
 @dataclass(frozen=True, kw_only=True)
 class Descent(_PullBack):
-    """The paper's refinement: M steps of gradient descent, theta <- theta - eta grad U.
+    """The paper's refinement: M steps of gradient descent, theta <- theta - eta grad L.
 
     Fragile: eta has to stay below 2 over the sharpest curvature, which grows along the walk.
 
@@ -295,6 +309,7 @@ class Descent(_PullBack):
         alpha: Length of a drift step (paper: 0.1); None for the prior's typical radius over T.
         num_refinements: M (paper: 10).
         eta: The step of the descent (paper: 1e-3).
+        mean_loss: Whether L is the energy over the number of observations, as training code has it, or the energy.
 
     Example:
         >>> DriftRefineKernel(model, refiner=Descent(alpha=0.1)).refiner.num_refinements
@@ -302,10 +317,12 @@ class Descent(_PullBack):
     """
 
     eta: float = 1e-3
+    mean_loss: bool = False
 
     def refine(self, ground: Ground, theta: Tensor) -> Tensor:
+        eta = self.eta / ground.potential.num_observations if self.mean_loss else self.eta
         for _ in range(self.num_refinements):
-            theta = theta - self.eta * ground.potential.grad(theta)
+            theta = theta - eta * ground.potential.grad(theta)
         return theta
 
 

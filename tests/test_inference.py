@@ -140,7 +140,7 @@ def test_predictions_are_those_of_stock_predictive_on_the_same_draws(metric: Met
     torch.testing.assert_close(predict(metric.model, samples, X).f, theirs)  # type: ignore[arg-type]
 
 
-def test_chunks_of_draws_give_the_same_predictions(metric: MetricBNN) -> None:
+def test_chunks_of_rows_give_the_same_predictions(metric: MetricBNN) -> None:
     samples = metric.draw(8)
     whole, parts = (predict(metric.model, samples, X, chunk_size=c) for c in (None, 3))  # type: ignore[arg-type]
     torch.testing.assert_close(whole.f, parts.f)

@@ -18,8 +18,9 @@ class Curves(LatentMap):
 
     def __init__(self, *curves: Callable[[Tensor], Tensor], start: float = 0.0) -> None:
         self.curves = curves
-        self.start, self.bend, self.residual = start, 0.0, 0.1
+        self.start, self.bend = start, 0.0
         self.theta_star = curves[0](torch.zeros(1, dtype=torch.float64))[0]
+        self.residuals, self.spreads = torch.full_like(self.theta_star, 0.1), torch.ones_like(self.theta_star)
 
     @property
     def ends(self) -> Tensor:
