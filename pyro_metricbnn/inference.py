@@ -17,6 +17,7 @@ from .latent_map import KernelMap, LatentMap
 from .posterior import MetricPosterior
 from .predictive import Prediction, predict
 from .sites import Model
+from .storage import FilePath
 from .trajectories import Trajectories
 
 
@@ -70,30 +71,49 @@ class MetricBNN:
         *args: Any,
         initial_params: Mapping[str, Tensor] | None = None,
         batch_size: int | None = None,
+        checkpoint: FilePath | None = None,
+        checkpoint_every: float = 60.0,
         progress: bool = True,
         **kwargs: Any,
     ) -> MetricBNN:
         """Find the MAP, walk, fit the latent map and build the guide.
 
+        With a `checkpoint` a run that was killed, in the walk or after it, goes on when it is called again in the same
+        way, to the bits of an unbroken one.
+
         Args:
             *args: The model's arguments, or a DataLoader of batches of them.
             initial_params: Constrained values to start the MAP search from.
             batch_size: Take minibatches of this many rows of the arguments.
+            checkpoint: A file to write the state of the walk to and, if it is there, to go on from; it stays when
+                the run is over.
+            checkpoint_every: Seconds between two writes; 0 to write at each step.
             progress: Show progress bars.
             **kwargs: The model's keyword arguments.
+
+        Example:
+            >>> metric = MetricBNN(model, num_particles=4, num_steps=10)
+            >>> metric.run(x, y, checkpoint=folder / "walk.pt", progress=False).trajectories.num_steps
+            10
         """
         self._trajectories = self.kernel.walk(
             *args,
             num_particles=self.num_particles,
             initial_params=initial_params,
             batch_size=batch_size,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
             progress=progress,
             **kwargs,
         )
-        self.latent_map = self._unfitted_map.fit(self._trajectories, progress=progress)
-        self.posterior = MetricPosterior(self.latent_map, self.tube_scale)
+        return self._built(self._trajectories, self._unfitted_map.fit(self._trajectories, progress=progress))
+
+    def _built(self, trajectories: Trajectories, latent_map: LatentMap) -> MetricBNN:
+        """Itself, with the posterior and the guide of a fitted map."""
+        self._trajectories, self.latent_map = trajectories, latent_map
+        self.posterior = MetricPosterior(latent_map, self.tube_scale)
         args, kwargs = self.kernel.example_arguments
-        self.guide = AutoMetric(self.model, self.posterior, self._trajectories.sites, args, kwargs)
+        self.guide = AutoMetric(self.model, self.posterior, trajectories.sites, args, kwargs)
         return self
 
     @property
