@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from pyro.infer.mcmc.util import diagnostics, print_summary
 from torch import Tensor
 
@@ -15,9 +16,11 @@ from .guide import AutoMetric
 from .kernel import DriftRefineKernel
 from .latent_map import KernelMap, LatentMap
 from .posterior import MetricPosterior
+from .posterior_file import plain_arguments, saved_arguments, saved_map, saved_trajectories
+from .potential import BatchedPotential
 from .predictive import Prediction, predict
 from .sites import Model
-from .storage import FilePath
+from .storage import FilePath, read, write
 from .trajectories import Trajectories
 
 
@@ -115,6 +118,69 @@ class MetricBNN:
         args, kwargs = self.kernel.example_arguments
         self.guide = AutoMetric(self.model, self.posterior, trajectories.sites, args, kwargs)
         return self
+
+    # ------------------------------------------------------------------------------ save and load
+
+    def save(self, path: FilePath, *, data: bool = True) -> None:
+        """Write all that `run` found to a file, which cannot run code when it is read.
+
+        A save that is interrupted leaves the file that was there whole. The model is not in the file.
+
+        Args:
+            path: The file.
+            data: Keep the model's arguments too (of a loader, one batch): they show the model's structure. Without
+                them `load` needs them.
+
+        Example:
+            >>> metric = MetricBNN(model, num_particles=4, num_steps=10).run(x, y, progress=False)
+            >>> metric.save(folder / "posterior.pt")
+            >>> MetricBNN.load(folder / "posterior.pt", model).draw(5)["weight"].shape
+            torch.Size([5, 1, 2])
+        """
+        walk = self.trajectories
+        content = {
+            "map_params": self.map_params,
+            "precision": walk.sites.dtype,
+            "trajectories": walk.state(),
+            "latent_map": {"class": type(self.latent_map).__name__, "state": self.latent_map.state()},
+            "tube_scale": self.tube_scale,
+            "num_particles": self.num_particles,
+            "num_steps": self.kernel.num_steps,
+            "arguments": plain_arguments(self.kernel.example_arguments) if data else None,
+        }
+        write(path, "posterior", content)
+
+    @classmethod
+    def load(
+        cls,
+        path: FilePath,
+        kernel_or_model: DriftRefineKernel | Model,
+        *args: Any,
+        device: torch.device | str | None = None,
+        **kwargs: Any,
+    ) -> MetricBNN:
+        """What was saved, with the same draws from the same seed; `run` starts anew.
+
+        Args:
+            path: A file from `save`.
+            kernel_or_model: The Pyro model that it was made with, or a `DriftRefineKernel` for it.
+            *args: The model's arguments, instead of those in the file.
+            device: Where the tensors go; None for where they were.
+            **kwargs: The model's keyword arguments.
+
+        Raises:
+            ValueError: The file is truncated, foreign, of another model, or the arguments are missing.
+        """
+        content = read(path, "posterior", device)
+        arguments = (args, kwargs) if args or kwargs else saved_arguments(content)
+        numbers = {name: content.value(name, int) for name in ("num_particles", "num_steps")}
+        tube_scale = content.value("tube_scale", int, float, type(None))
+        metric = cls(kernel_or_model, **numbers, tube_scale=tube_scale)
+        sites = BatchedPotential(metric.model, *arguments[0], **arguments[1]).sites
+        trajectories = saved_trajectories(content, sites)
+        metric._unfitted_map = saved_map(content, trajectories)
+        metric.kernel.example_arguments = arguments
+        return metric._built(trajectories, metric._unfitted_map)
 
     @property
     def trajectories(self) -> Trajectories:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .storage import Content
 from .trajectories import Trajectories
 
 LENGTH_SCALES = (1.0, 1.5, 2.5, 4.0, 6.0)  # in steps between recorded points
@@ -74,6 +76,20 @@ class LatentMap(ABC):
             best = torch.where(closer, distance, best)
             z = torch.where(closer[:, None], positions[nearest, None] * self.ends[i], z)
         return z, best
+
+    def state(self) -> dict[str, Any]:
+        """The fitted map in tensors and plain values, for `MetricBNN.save`."""
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot be saved: nothing says what of it a file needs. Give it state() -> dict, "
+            "of tensors and plain values, and a classmethod restored(state, trajectories), as KernelMap has."
+        )
+
+    @classmethod
+    def restored(cls, state: Content, trajectories: Trajectories) -> LatentMap:
+        """The map of such a state; `state.tensor` and `state.value` check what the file has."""
+        raise NotImplementedError(
+            f"{cls.__name__} cannot be loaded: it has no classmethod restored(state, trajectories), as KernelMap has."
+        )
 
 
 def usable(trajectories: Trajectories) -> Tensor:
@@ -196,3 +212,11 @@ class KernelMap(LatentMap):
                 left_out = (inverse @ products @ inverse).diagonal() / inverse.diagonal() ** 2
                 errors[length_scale, ridge] = float(left_out.sum().nan_to_num(float("inf")))
         return min(errors, key=errors.__getitem__)
+
+    def state(self) -> dict[str, Any]:
+        return {"latent_dim": self.latent_dim}
+
+    @classmethod
+    def restored(cls, state: Content, trajectories: Trajectories) -> KernelMap:
+        """Fitted again: it takes milliseconds, draws no random number, and gives the same bits."""
+        return cls(state.value("latent_dim", int, type(None))).fit(trajectories, progress=False)
