@@ -164,15 +164,24 @@ def saved_state(content: Content, ground: Ground, make_record: NewRecord, paddin
     record = make_record(ground, particles.energy)
     record.restore(content.part("record"), step // thin)
     ground.potential.restore(content.part("potential"))
-    was, now = content.value("energy", float), energy_at_the_map(ground)
-    if not math.isclose(was, now, rel_tol=SAME_ENERGY, abs_tol=1e-2):
-        raise ValueError(
-            f"{content.path} is the checkpoint of another model: the energy at the MAP was {was:.6g} and is {now:.6g}. "
-            "Its prior, its likelihood or what is fixed in it has changed. Go on with the model that the walk was "
-            "begun with, take another path, or delete the file to walk anew."
-        )
+    _check_energy(content, ground)
     set_random_state(content.value("random", dict))
     return WalkState(particles, alive, record, step, resumed=True)
+
+
+def _check_energy(content: Content, ground: Ground) -> None:
+    was, now = content.value("energy", float), energy_at_the_map(ground)
+    if math.isclose(was, now, rel_tol=SAME_ENERGY, abs_tol=1e-2):
+        return
+    loaders = (
+        "Or the loader gave another batch: persistent workers that draw random numbers cannot be set back, so pass "
+        "persistent_workers=False from the start. "
+    )
+    raise ValueError(
+        f"{content.path} is the checkpoint of another model: the energy at the MAP was {was:.6g} and is {now:.6g}. "
+        f"Its prior, its likelihood or what is fixed in it has changed. {loaders if ground.potential.is_noisy else ''}"
+        "Go on with the model that the walk was begun with, take another path, or delete the file to walk anew."
+    )
 
 
 def _saved_particles(part: Content, ground: Ground, padding: int) -> Particles:

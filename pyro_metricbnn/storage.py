@@ -8,6 +8,7 @@ of them is refused, on the way in and on the way out.
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 import zipfile
@@ -93,12 +94,14 @@ def write(path: FilePath, kind: str, content: Mapping[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
-    except (OSError, RuntimeError) as error:  # torch's writer turns a full disk into a RuntimeError
-        number = error.errno if isinstance(error, OSError) else None
+    except (OSError, RuntimeError) as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):  # torch's writer trips over what a full disk said
+            cause = cause.__context__
         raise OSError(
-            number,
-            f"could not write {target} ({error}): what was there before is still whole. "
-            "Make room, or choose another place",
+            getattr(cause, "errno", None) or errno.EIO,
+            f"could not write {target} ({getattr(cause, 'strerror', None) or error}): what was there before is still "
+            "whole. Make room, or choose another place",
         ) from error
     finally:
         temporary.unlink(missing_ok=True)

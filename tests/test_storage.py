@@ -409,6 +409,21 @@ def test_an_interrupted_save_leaves_the_old_file_whole(
     assert list(file.parent.iterdir()) == [file]
 
 
+@pytest.mark.parametrize("room", [10, 5_000, 100_000])
+def test_without_room_the_systems_reason_is_said(room: int, tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    write(tmp_path / "file.pt", "posterior", {"small": torch.ones(3)})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large.*still whole"):
+            write(tmp_path / "file.pt", "posterior", {"large": torch.ones(10**5)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert torch.equal(read(tmp_path / "file.pt", "posterior").tensor("small", 3), torch.ones(3))
+    assert list(tmp_path.iterdir()) == [tmp_path / "file.pt"]
+
+
 def test_a_save_into_a_missing_folder_says_so(metric: MetricBNN, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="make it first"):
         metric.save(tmp_path / "no" / "posterior.pt")
