@@ -13,9 +13,17 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from .latent_map import LatentMap, start_of, usable
+from .storage import Content
 from .trajectories import Trajectories
 
 PATIENCE = 100  # epochs without a new best, smoothed loss
+NUMBER = (int, float)
+SETTINGS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("latent_dim", "num_hidden", "num_epochs", "batch_size"), (int,)),
+    **dict.fromkeys(("lambda_plus", "lambda_minus", "lambda_segment", "lr"), NUMBER),
+    **dict.fromkeys(("in_span", "stop_early"), (bool,)),
+}
+FITTED = ("theta_star", "residuals", "spreads", "start", "bend", "losses")  # of what is stored
 
 
 class AutoencoderMap(LatentMap):
@@ -95,6 +103,13 @@ class AutoencoderMap(LatentMap):
     def decode(self, z: Tensor) -> Tensor:
         return self._to_theta(self._decoder(self._z_star + z))
 
+    def encode(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """What the encoder gives, relative to z_MAP, and how far theta was from the decoded curves."""
+        _, _, distance = self.nearest(theta)
+        points = theta if self._basis is None else (theta - self._origin) @ self._basis.mT / self._unit
+        with torch.no_grad():
+            return self._encoder(points) - self._z_star, distance
+
     # ---------------------------------------------------------------------------------- training
 
     def _set_basis(self, thetas: Tensor) -> Tensor:
@@ -173,3 +188,41 @@ class AutoencoderMap(LatentMap):
             on_segment = start + positions[step][:, None] * (end - start)
             losses["segment"] = self.lambda_segment * (self._decoder(on_segment) - theta).pow(2).sum(-1).mean()
         return losses
+
+    # ----------------------------------------------------------------------------------- storage
+
+    def state(self) -> dict[str, Any]:
+        fitted = {name: getattr(self, name) for name in FITTED}
+        return {
+            **fitted,
+            "settings": {name: getattr(self, name) for name in SETTINGS},
+            "encoder": dict(self._encoder.state_dict()),
+            "decoder": dict(self._decoder.state_dict()),
+            "z_star": self._z_star,
+            "ends": self._ends,
+            "origin": self._origin,
+            "basis": self._basis,
+            "unit": self._unit,
+        }
+
+    @classmethod
+    def restored(cls, state: Content, trajectories: Trajectories) -> AutoencoderMap:
+        settings = state.part("settings")
+        latent = cls(**{name: settings.value(name, *types) for name, types in SETTINGS.items()})
+        k, dim, like = latent.latent_dim, trajectories.sites.dim, {"dtype": trajectories.sites.dtype}
+        latent.start, latent.bend = state.value("start", float), state.value("bend", float)
+        latent.losses = state.value("losses", list)
+        latent.residuals, latent.spreads = (state.tensor(name, dim, **like) for name in ("residuals", "spreads"))
+        latent.theta_star, latent._origin = (state.tensor(name, dim, **like) for name in ("theta_star", "origin"))
+        latent._z_star = state.tensor("z_star", k, **like)
+        latent._ends = state.tensor("ends", len(usable(trajectories)), k, **like)
+        latent._basis = state.tensor("basis", None, dim, **like) if latent.in_span else None
+        latent._unit = state.value("unit", float)
+        points = latent._origin if latent._basis is None else latent._basis[:, 0]
+        state.part("encoder").tensor("0.weight", latent.num_hidden, len(points), **like)  # before room is made for it
+        latent._build(points)
+        for name, network in (("encoder", latent._encoder), ("decoder", latent._decoder)):
+            weights = state.part(name)
+            shapes = {key: tuple(value.shape) for key, value in network.state_dict().items()}
+            network.load_state_dict({key: weights.tensor(key, *shape, **like) for key, shape in shapes.items()})
+        return latent

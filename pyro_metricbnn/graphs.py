@@ -65,6 +65,16 @@ class BatchedFunction:
         self._ready: dict[Any, Callable[..., Outputs]] = {}
         self._calls: dict[Any, int] = {}
         self._failures: list[Exception] = []  # of compiling: said once
+        self._called_before: set[Any] = set()
+
+    @property
+    def called(self) -> list[Any]:
+        """Shapes whose next call by itself is a compiled one; set, it goes on from where another process was."""
+        return [key for key, ready in self._ready.items() if isinstance(ready, Compilable) and ready.called]
+
+    @called.setter
+    def called(self, keys: Iterable[Any]) -> None:
+        self._called_before = set(keys)
 
     def __call__(self, theta: Tensor, *data: Tensor) -> Outputs:
         size = self.execution.chunk_size
@@ -119,7 +129,9 @@ class BatchedFunction:
             few = expected < CALLS_WORTH_A_TRACE if expected is not None else calls < CALLS_WORTH_A_TRACE
             if mode == "vmap" or (mode == "auto" and few):
                 return None
-            self._ready[key] = self._make_ready(theta, data)
+            ready = self._ready[key] = self._make_ready(theta, data)
+            if isinstance(ready, Compilable):
+                ready.called = key in self._called_before
         return self._ready[key]
 
     def _vmapped(self, num_data: int) -> Callable[..., Outputs]:
@@ -153,12 +165,12 @@ class Compilable:
     def __init__(self, graph: fx.GraphModule, failures: list[Exception]) -> None:
         self.graph = graph
         self._failures = failures
-        self._called = False
+        self.called = False
         self._fast: Callable[..., Outputs] | None = None
 
     def __call__(self, *inputs: Tensor) -> Outputs:
-        if not self._called:
-            self._called = True
+        if not self.called:
+            self.called = True
             return self.graph(*inputs)
         if self._fast is None:
             self._fast = compiled(self.graph, inputs, self.graph, self._failures)

@@ -18,9 +18,12 @@ from .guide import AutoMetric
 from .kernel import DriftRefineKernel
 from .latent_map import KernelMap, LatentMap
 from .posterior import MetricPosterior
+from .posterior_file import plain_arguments, saved_arguments, saved_map, saved_trajectories
+from .potential import BatchedPotential
 from .predictive import Prediction, predict
 from .refiners import Descent
 from .sites import Model
+from .storage import FilePath, read, write
 from .trajectories import Trajectories
 
 
@@ -102,18 +105,31 @@ class MetricBNN:
         initial_params: Mapping[str, Tensor] | None = None,
         map_params: Mapping[str, Tensor] | None = None,
         batch_size: int | None = None,
+        checkpoint: FilePath | None = None,
+        checkpoint_every: float = 60.0,
         progress: bool = True,
         **kwargs: Any,
     ) -> MetricBNN:
         """Find the MAP, walk, fit the latent map and build the guide.
+
+        With a `checkpoint` a run that was killed, in the walk or after it, goes on when it is called again in the same
+        way, to the bits of an unbroken one.
 
         Args:
             *args: The model's arguments, or a DataLoader of batches of them.
             initial_params: Constrained values to start the MAP search from.
             map_params: Your own MAP, constrained, by site: left from as it is, without a search.
             batch_size: Take minibatches of this many rows of the arguments.
+            checkpoint: A file to write the state of the walk to and, if it is there, to go on from; it stays when
+                the run is over.
+            checkpoint_every: Seconds between two writes; 0 to write at each step.
             progress: Show progress bars.
             **kwargs: The model's keyword arguments.
+
+        Example:
+            >>> metric = MetricBNN(model, num_particles=4, num_steps=10)
+            >>> metric.run(x, y, checkpoint=folder / "walk.pt", progress=False).trajectories.num_steps
+            10
         """
         if self._leaves_as_trained and map_params is None and initial_params is None:
             map_params = getattr(self.model, "trained_params", None)
@@ -123,14 +139,83 @@ class MetricBNN:
             initial_params=initial_params,
             map_params=map_params,
             batch_size=batch_size,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
             progress=progress,
             **kwargs,
         )
-        self.latent_map = self._unfitted_map.fit(self._trajectories, progress=progress)
-        self.posterior = MetricPosterior(self.latent_map, self.tube_scale)
+        return self._built(self._trajectories, self._unfitted_map.fit(self._trajectories, progress=progress))
+
+    def _built(self, trajectories: Trajectories, latent_map: LatentMap) -> MetricBNN:
+        """Itself, with the posterior and the guide of a fitted map."""
+        self._trajectories, self.latent_map = trajectories, latent_map
+        self.posterior = MetricPosterior(latent_map, self.tube_scale)
         args, kwargs = self.kernel.example_arguments
-        self.guide = AutoMetric(self.model, self.posterior, self._trajectories.sites, args, kwargs)
+        self.guide = AutoMetric(self.model, self.posterior, trajectories.sites, args, kwargs)
         return self
+
+    # ------------------------------------------------------------------------------ save and load
+
+    def save(self, path: FilePath, *, data: bool = True) -> None:
+        """Write all that `run` found to a file, which cannot run code when it is read.
+
+        A save that is interrupted leaves the file that was there whole. The model is not in the file.
+
+        Args:
+            path: The file.
+            data: Keep the model's arguments too (of a loader, one batch): they show the model's structure. Without
+                them `load` needs them.
+
+        Example:
+            >>> metric = MetricBNN(model, num_particles=4, num_steps=10).run(x, y, progress=False)
+            >>> metric.save(folder / "posterior.pt")
+            >>> MetricBNN.load(folder / "posterior.pt", model).draw(5)["weight"].shape
+            torch.Size([5, 1, 2])
+        """
+        walk = self.trajectories
+        content = {
+            "map_params": self.map_params,
+            "precision": walk.sites.dtype,
+            "trajectories": walk.state(),
+            "latent_map": {"class": type(self.latent_map).__name__, "state": self.latent_map.state()},
+            "tube_scale": self.tube_scale,
+            "num_particles": self.num_particles,
+            "num_steps": self.kernel.num_steps,
+            "arguments": plain_arguments(self.kernel.example_arguments) if data else None,
+        }
+        write(path, "posterior", content)
+
+    @classmethod
+    def load(
+        cls,
+        path: FilePath,
+        kernel_or_model: DriftRefineKernel | Model,
+        *args: Any,
+        device: torch.device | str | None = None,
+        **kwargs: Any,
+    ) -> MetricBNN:
+        """What was saved, with the same draws from the same seed; `run` starts anew.
+
+        Args:
+            path: A file from `save`.
+            kernel_or_model: The Pyro model that it was made with, or a `DriftRefineKernel` for it.
+            *args: The model's arguments, instead of those in the file.
+            device: Where the tensors go; None for where they were.
+            **kwargs: The model's keyword arguments.
+
+        Raises:
+            ValueError: The file is truncated, foreign, of another model, or the arguments are missing.
+        """
+        content = read(path, "posterior", device)
+        arguments = (args, kwargs) if args or kwargs else saved_arguments(content)
+        numbers = {name: content.value(name, int) for name in ("num_particles", "num_steps")}
+        tube_scale = content.value("tube_scale", int, float, type(None))
+        metric = cls(kernel_or_model, **numbers, tube_scale=tube_scale)
+        sites = BatchedPotential(metric.model, *arguments[0], **arguments[1]).sites
+        trajectories = saved_trajectories(content, sites)
+        metric._unfitted_map = saved_map(content, trajectories)
+        metric.kernel.example_arguments = arguments
+        return metric._built(trajectories, metric._unfitted_map)
 
     @property
     def trajectories(self) -> Trajectories:

@@ -5,25 +5,27 @@ In: a Pyro model and its data.  Out: Trajectories, thetas (N, T + 1, D); or, in 
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 from torch.utils.data import DataLoader
-from tqdm.auto import tqdm
 
+from .checkpoint import Checkpoint, described, saved_ground, saved_state
 from .map_estimate import find_map, given_point
 from .minibatches import Minibatches, MinibatchPotential
 from .particles import Ground, Particles, start
 from .potential import BatchedPotential
 from .refiners import Refiner, named_refiner
 from .sites import Model
-from .trajectories import Recorder, Trajectories
+from .storage import FilePath
+from .trajectories import Trajectories
 from .units import prior_units
+from .walk import checked, go_on, leave, new_record
 
 
 class DriftRefineKernel(MCMCKernel):
@@ -89,10 +91,15 @@ class DriftRefineKernel(MCMCKernel):
         thin: int = 1,
         storage_dtype: torch.dtype | None = None,
         storage_device: torch.device | str | None = None,
+        checkpoint: FilePath | None = None,
+        checkpoint_every: float = 60.0,
         progress: bool = True,
         **kwargs: Any,
     ) -> Trajectories:
         """Walk N particles for T steps.
+
+        With a `checkpoint` a walk that was killed goes on, when it is called again in the same way, to the bits of an
+        unbroken one; a finished one is read from the file.
 
         Args:
             *args: The model's arguments, or a DataLoader of batches of them.
@@ -103,6 +110,9 @@ class DriftRefineKernel(MCMCKernel):
             thin: Record only every so many steps.
             storage_dtype: Precision of the record, for large D (torch.float16 halves it).
             storage_device: Where the record is kept, for large D ("cpu").
+            checkpoint: A file to write the state of the walk to and, if it is there, to go on from. It stays when the
+                walk is over: delete it, or take another path, to walk anew.
+            checkpoint_every: Seconds between two writes; 0 to write at each step.
             progress: Show progress bars.
             **kwargs: The model's keyword arguments.
         """
@@ -113,16 +123,42 @@ class DriftRefineKernel(MCMCKernel):
             )
         if not 1 <= thin <= self.num_steps:
             raise ValueError(f"thin must be from 1 to num_steps = {self.num_steps}, got {thin}.")
+        file = None if checkpoint is None else Checkpoint(checkpoint, checkpoint_every)
         potential = self._potential(args, kwargs, batch_size)
         self.example_arguments = (potential.args, dict(potential.kwargs))
-        if map_params is None:
-            estimate = find_map(potential, initial_params, progress=progress)
-            theta_star, units = estimate.theta, estimate.units
+        make_record = partial(new_record, self.refiner, thin, storage_dtype, storage_device)
+        saved = None
+        if file is not None:
+            numbers = {"num_particles": num_particles, "thin": thin, "storage_dtype": str(storage_dtype)}
+            start_from = map_params if map_params is not None else initial_params
+            saved = file.find({**numbers, **self._settings(potential, start_from)})
+        if saved is not None:
+            ground = self._planned(saved_ground(saved, potential, self.num_steps, num_particles))
+            state = saved_state(saved, ground, make_record, self.refiner.padding(potential.dim), thin)
         else:
-            theta_star, units = given_point(potential, map_params), prior_units(potential)
-        ground = Ground(potential, theta_star, units.scale, self.num_steps, num_particles)
-        ground = self._ground = self._planned(ground)
-        return _walk(ground, self.refiner, thin, storage_dtype, storage_device, progress)
+            theta_star, scale = self._leaving_from(potential, initial_params, map_params, progress)
+            ground = self._planned(Ground(potential, theta_star, scale, self.num_steps, num_particles))
+            state = leave(ground, self.refiner, make_record)
+        self._ground = ground
+        return go_on(ground, self.refiner, state, thin, file, progress)
+
+    def _leaving_from(
+        self,
+        potential: BatchedPotential,
+        initial_params: Mapping[str, Tensor] | None,
+        map_params: Mapping[str, Tensor] | None,
+        progress: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """theta_star and the prior's deviations, (D,) each."""
+        if map_params is not None:
+            return given_point(potential, map_params), prior_units(potential).scale
+        estimate = find_map(potential, initial_params, progress=progress)
+        return estimate.theta, estimate.units.scale
+
+    def _settings(self, potential: BatchedPotential, start_from: Mapping[str, Tensor] | None) -> dict[str, Any]:
+        """What has to be the same for a walk to go on."""
+        numbers = {"num_steps": self.num_steps, "compile": self.compile, "chunk_size": self.chunk_size}
+        return {**numbers, **described(self.refiner, potential, start_from)}
 
     def relax(self, theta: Tensor, num_refinements: int) -> Tensor:
         """Points (S, D) near the fiber of the last walk, taken onto it by so many gradients each.
@@ -195,7 +231,7 @@ class DriftRefineKernel(MCMCKernel):
 
     def _start_chain(self, potential: BatchedPotential, theta: Tensor) -> tuple[Ground, Particles]:
         ground = self._planned(Ground(potential, theta, prior_units(potential).scale, self.num_steps, 1))
-        particles = _checked(start(ground, self.refiner.padding(len(theta))))
+        particles = checked(start(ground, self.refiner.padding(len(theta))))
         return ground, self.refiner.approach(ground, particles)
 
     def logging(self) -> OrderedDict[str, str]:
@@ -216,63 +252,3 @@ class DriftRefineKernel(MCMCKernel):
     def cleanup(self) -> None:
         self._potential_energy = self._chain = self.transforms = None
         self._frozen, self._error = 0, float("nan")
-
-
-def _checked(particles: Particles) -> Particles:
-    if not bool(particles.is_finite.all()):
-        raise ValueError(
-            f"the energy at the MAP is {float(particles.energy[0])}, or its gradient is not finite: no particle "
-            "can leave it. Check the data and the initial values, or train the network again."
-        )
-    return particles
-
-
-def _walk(
-    ground: Ground,
-    refiner: Refiner,
-    thin: int,
-    storage_dtype: torch.dtype | None,
-    storage_device: torch.device | str | None,
-    progress: bool,
-) -> Trajectories:
-    """All particles from the MAP, T steps; one whose energy is not finite stays where it last was sound."""
-    particles = _checked(start(ground, refiner.padding(len(ground.scale))))
-    record = Recorder(
-        ground.potential.sites,
-        ground.theta_star,
-        particles.energy,
-        ground.num_steps // thin,
-        refiner.reach(ground) * thin,
-        refiner.approach_length(ground),
-        storage_dtype,
-        storage_device,
-    )
-    alive = torch.ones_like(particles.energy, dtype=torch.bool)
-    particles = refiner.approach(ground, particles)
-    with tqdm(total=ground.num_steps, desc="walk", disable=not progress, unit=" steps") as bar:
-        for step in range(ground.num_steps):
-            moved, error = refiner.advance(ground, particles)
-            alive = alive & moved.is_finite
-            moved = moved.where(alive, particles)
-            if (step + 1) % thin == 0:
-                survived = _survived(ground, refiner, particles, moved)
-                record.record(moved.theta, moved.energy, error, survived, moved.step_size, alive)
-            particles = moved
-            bar.update()
-            if progress:
-                bar.set_postfix(energy=f"{float(moved.energy.mean()):.1f}", alive=int(alive.sum()), refresh=False)
-    if not bool(alive.all()):
-        lost = int((~alive).sum())
-        warnings.warn(
-            f"{lost} of {len(alive)} particles came to an energy that is not finite and stand frozen at their last "
-            "good point; their later points are left out of the samples. Take a smaller step: eta for Descent, "
-            "error for Steer.",
-            stacklevel=3,
-        )
-    return record.trajectories()
-
-
-def _survived(ground: Ground, refiner: Refiner, before: Particles, after: Particles) -> Tensor:
-    """The part of the drift that is left of a step (N,)."""
-    moved = (after.theta - before.theta) / refiner.units(ground)
-    return (moved * before.drift[:, : moved.shape[1]]).sum(-1) / refiner.reach(ground)

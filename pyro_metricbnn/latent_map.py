@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .storage import Content
 from .trajectories import Trajectories
 
 LENGTH_SCALES = (4.0, 10.0, 30.0, 100.0)  # in steps between recorded points
@@ -95,6 +97,20 @@ class LatentMap(ABC):
             position = places.gather(1, nearest[:, None]).squeeze(1)
             offsets = offsets / REFINEMENT
         return segment, position, distance
+
+    def state(self) -> dict[str, Any]:
+        """The fitted map in tensors and plain values, for `MetricBNN.save`."""
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot be saved: nothing says what of it a file needs. Give it state() -> dict, "
+            "of tensors and plain values, and a classmethod restored(state, trajectories), as KernelMap has."
+        )
+
+    @classmethod
+    def restored(cls, state: Content, trajectories: Trajectories) -> LatentMap:
+        """The map of such a state; `state.tensor` and `state.value` check what the file has."""
+        raise NotImplementedError(
+            f"{cls.__name__} cannot be loaded: it has no classmethod restored(state, trajectories), as KernelMap has."
+        )
 
 
 def usable(trajectories: Trajectories) -> Tensor:
@@ -237,3 +253,11 @@ class KernelMap(LatentMap):
                 total += term / self.num_segments
         mean, square, miss = sums
         self.spreads, self.residuals = (square - mean**2).clamp_min(0).sqrt(), miss.sqrt()
+
+    def state(self) -> dict[str, Any]:
+        return {"latent_dim": self.latent_dim}
+
+    @classmethod
+    def restored(cls, state: Content, trajectories: Trajectories) -> KernelMap:
+        """Fitted again: it takes milliseconds, draws no random number, and gives the same bits."""
+        return cls(state.value("latent_dim", int, type(None))).fit(trajectories, progress=False)

@@ -18,7 +18,11 @@ from torch.utils._pytree import tree_flatten
 from .graphs import BatchedFunction
 from .handlers import ScaleObservations
 from .potential import BatchedPotential
+from .randomness import random_state, set_random_state
 from .sites import Model
+from .storage import Content
+
+Batch = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class MinibatchPotential(BatchedPotential):
@@ -42,7 +46,7 @@ class MinibatchPotential(BatchedPotential):
                 "likelihood is scaled to them. Pass num_data=, or a DataLoader."
             )
         self.num_data = num_data if num_data is not None else len(batches.dataset)
-        self._stream: Iterator[tuple[tuple[Any, ...], dict[str, Any]]] = self._endless()
+        self._stream: Iterator[Batch] = Stream(batches)
         args, kwargs = next(self._stream)
         super().__init__(model, *args, **kwargs)
 
@@ -60,30 +64,97 @@ class MinibatchPotential(BatchedPotential):
         other._bind(self.execution)
         return other
 
-    def _endless(self) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-        while True:
-            empty = True
-            for batch in self.batches:
-                empty = False
-                if isinstance(batch, Mapping):
-                    yield (), dict(batch)
-                else:
-                    yield (tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)), {}
-            if empty:
-                raise ValueError("the loader gave no batch: there is no data to walk on.")
+    @property
+    def source(self) -> Any:
+        """The tensors where they can be seen, and the sizes of all and of a batch."""
+        holder = self.batches if isinstance(self.batches, Minibatches) else getattr(self.batches, "dataset", None)
+        tensors = getattr(holder, "args", getattr(holder, "tensors", ()))
+        sampler = type(getattr(self.batches, "sampler", None)).__name__
+        return tensors, type(self.batches).__name__, sampler, self.num_data, getattr(self.batches, "batch_size", None)
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), **(self._stream.state() if isinstance(self._stream, Stream) else {})}
+
+    def restore(self, state: Content) -> None:
+        super().restore(state)
+        if isinstance(self._stream, Stream):
+            self._take(self._stream.restore(state))
 
     def inside(self, step: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
         """step(value_and_grad, theta, *inputs), each call on the next batch."""
         return partial(step, self.value_and_grad)
 
     def _call(self, function: BatchedFunction, theta: Tensor) -> tuple[Tensor, ...]:
-        self.args, self.kwargs = next(self._stream)
-        self._data = tuple(leaf for leaf in tree_flatten((self.args, self.kwargs))[0] if torch.is_tensor(leaf))
+        self._take(next(self._stream))
         return super()._call(function, theta)
+
+    def _take(self, batch: Batch) -> None:
+        self.args, self.kwargs = batch
+        self._data = tuple(leaf for leaf in tree_flatten((self.args, self.kwargs))[0] if torch.is_tensor(leaf))
 
     def _scaled(self, model: Model) -> Model:
         size = len(self._data[0])
         return ScaleObservations(self.num_data / size, size)(model)
+
+
+class Stream:
+    """Batches without end, pass after pass, and the place in them.
+
+    A loader cannot say where it is. So the place is the state of the generators at the start of the pass and the
+    number of batches since: the pass is started again from there, and these batches are skipped. Not so exact:
+    random numbers that persistent workers of a DataLoader draw by themselves, for their generators outlive a pass.
+    """
+
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+        self.taken = 0  # of the present pass
+        self._at_start: dict[str, Any] = {}
+        self._iterator = self._endless()
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        return next(self._iterator)
+
+    def _endless(self) -> Iterator[Batch]:
+        while True:
+            self._at_start, self.taken = random_state(self._own), 0
+            for batch in self.batches:
+                self.taken += 1
+                if isinstance(batch, Mapping):
+                    yield (), dict(batch)
+                else:
+                    yield (tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)), {}
+            if not self.taken:
+                raise ValueError("the loader gave no batch: there is no data to walk on.")
+
+    @property
+    def _own(self) -> list[torch.Generator]:
+        """The loader's own generators, each once."""
+        sampler, batch_sampler = (getattr(self.batches, name, None) for name in ("sampler", "batch_sampler"))
+        holders = (self.batches, sampler, batch_sampler, getattr(batch_sampler, "sampler", None))
+        generators = [getattr(holder, "generator", None) for holder in holders]
+        return list({id(found): found for found in generators if isinstance(found, torch.Generator)}.values())
+
+    def state(self) -> dict[str, Any]:
+        """The place in the stream, in plain values."""
+        return {"at_start": self._at_start, "taken": self.taken}
+
+    def restore(self, state: Content) -> Batch:
+        """Go to that place; gives the last batch before it. The global generators are left where that took them."""
+        wanted = state.value("taken", int)
+        set_random_state(state.value("at_start", dict), self._own)
+        self._iterator = self._endless()
+        batch = next(self._iterator)
+        while self.taken < wanted:
+            before, batch = self.taken, next(self._iterator)
+            if self.taken <= before:
+                raise ValueError(
+                    f"the loader gave {before} batches a pass, but {wanted} or more when the walk was saved: "
+                    "go on with the loader that it began with."
+                )
+        return batch
 
 
 class Minibatches:

@@ -17,6 +17,7 @@ from .potential import BatchedPotential
 
 NUM_POWER_ITERATIONS = 15
 MAX_HESSIAN = 200
+MEASURED = ("curvature", "posterior_scale")  # of a Ground, when first asked for
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,7 @@ class Ground:
     def on(self, potential: BatchedPotential) -> Ground:
         """The same ground with its energy run in another way; what was measured of it is kept."""
         other = replace(self, potential=potential)
-        measured = ("curvature", "posterior_scale")
-        vars(other).update({name: value for name, value in vars(self).items() if name in measured})
+        vars(other).update({name: value for name, value in vars(self).items() if name in MEASURED})
         return other
 
     @cached_property

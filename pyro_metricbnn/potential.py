@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from .graphs import BatchedFunction, Execution, Mode
 from .handlers import LastSite, Unvalidated
 from .sites import Model, Sites, find_sites, has_density
+from .storage import Content
 
 
 class BatchedPotential:
@@ -85,6 +86,22 @@ class BatchedPotential:
     def fixed(self) -> BatchedPotential:
         """This potential without noise: of one batch, where it takes batches."""
         return self
+
+    @property
+    def source(self) -> Any:
+        """What tells these data from others."""
+        return self.args, dict(self.kwargs)
+
+    def state(self) -> dict[str, Any]:
+        """What calls have changed in here, in plain values: with it another process gives the same bits."""
+        return {"called": self._value_and_grad.called}
+
+    def restore(self, state: Content) -> None:
+        """Go on from such a state."""
+        try:
+            self._value_and_grad.called = state.value("called", list)
+        except TypeError as error:
+            raise state.wrong("called", "a list of shapes") from error
 
     @property
     def execution(self) -> Execution:

@@ -6,11 +6,13 @@ In: what a kernel walked.  Out: thetas (N, T + 1, D), their energies, and sample
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .sites import Sites
+from .storage import Content
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +106,30 @@ class Trajectories:
             spacing=self.spacing * every,
         )
 
+    def state(self) -> dict[str, Any]:
+        """All but the sites, in plain values, for `storage`."""
+        return {name: value for name, value in vars(self).items() if name != "sites"}
+
+    @classmethod
+    def restored(cls, state: Content, sites: Sites) -> Trajectories:
+        """The record of such a state, for a model of these sites."""
+        thetas = state.tensor("thetas", None, None, sites.dim)
+        num_particles, num_points = thetas.shape[:2]
+        if num_particles < 1 or num_points < 2:
+            raise state.wrong("thetas", "of at least one particle and one step")
+        walks = (num_particles, num_points - 1)
+        return cls(
+            thetas=thetas,
+            energies=state.tensor("energies", num_particles, num_points),
+            energy_errors=state.tensor("energy_errors", *walks),
+            drift_survived=state.tensor("drift_survived", *walks),
+            step_sizes=state.tensor("step_sizes", num_points - 1),
+            frozen_at=state.tensor("frozen_at", num_particles, dtype=torch.int64),
+            positions=state.tensor("positions", num_points),
+            sites=sites,
+            spacing=state.value("spacing", float),
+        )
+
     def stored(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Trajectories:
         """The same record with its thetas in another precision or on another device, for large D."""
         return replace(self, thetas=self.thetas.to(dtype=dtype, device=device))
@@ -170,3 +196,25 @@ class Recorder:
             sites=self.sites,
             spacing=self.spacing,
         )
+
+    def state(self) -> dict[str, Any]:
+        """What is there so far, in plain values, for `storage`."""
+        points, steps = self.length + 1, self.length
+        return {
+            "thetas": self.thetas[:, :points],
+            "energies": self.energies[:, :points],
+            "energy_errors": self.energy_errors[:, :steps],
+            "drift_survived": self.drift_survived[:, :steps],
+            "step_sizes": self.step_sizes[:steps],
+            "frozen_at": self.frozen_at,
+        }
+
+    def restore(self, state: Content, length: int) -> None:
+        """Go on behind `length` steps of such a state."""
+        self.length = length
+        for name in ("thetas", "energies", "energy_errors", "drift_survived"):
+            array = getattr(self, name)
+            filled = length + 1 if name in ("thetas", "energies") else length
+            array[:, :filled] = state.tensor(name, len(array), filled, *array.shape[2:], dtype=array.dtype)
+        self.step_sizes[:length] = state.tensor("step_sizes", length, dtype=self.step_sizes.dtype)
+        self.frozen_at = state.tensor("frozen_at", len(self.thetas), dtype=torch.int64).to(self.frozen_at.device)

@@ -5,6 +5,7 @@ be on it and fail; and everything runs in float64.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyro
 import pyro.distributions as dist
@@ -16,16 +17,20 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pyro_metricbnn import (
     Adam,
+    AutoencoderMap,
     Bernoulli,
     Categorical,
     Descent,
     DriftRefineKernel,
     Gaussian,
     HeteroscedasticGaussian,
+    KernelMap,
+    MetricBNN,
     Poisson,
     Steer,
     bayesianize,
 )
+from pyro_metricbnn.latent_map import LatentMap
 from pyro_metricbnn.likelihoods import Likelihood
 from pyro_metricbnn.refiners import Refiner
 
@@ -114,6 +119,47 @@ def test_a_data_loader_of_float64_walks_in_float64() -> None:
     loader = DataLoader(TensorDataset(x, x), batch_size=4)
     walk = DriftRefineKernel(model, num_steps=3).walk(loader, num_particles=2, progress=False)
     assert walk.thetas.dtype == torch.float64
+
+
+def save_and_resume(device: str, dtype: torch.dtype, latent_map: LatentMap, folder: Path) -> None:
+    x = torch.linspace(-1, 1, 8, device=device, dtype=dtype)[:, None]
+    model = bayesianize(nn.Linear(1, 1, device=device, dtype=dtype), Gaussian(0.3))
+    thetas, draws = [], []
+    for _ in range(2):
+        kernel = DriftRefineKernel(model, refiner=Adam(num_refinements=2), num_steps=3)
+        metric = MetricBNN(kernel, num_particles=2, latent_map=latent_map)
+        metric.run(x, x, checkpoint=folder / "walk.pt", progress=False)
+        thetas.append(metric.trajectories.thetas)
+    metric.save(folder / "posterior.pt")
+    for one in (metric, MetricBNN.load(folder / "posterior.pt", model)):
+        pyro.set_rng_seed(0)
+        draws.append(one.draw(3)["weight"])
+    assert torch.equal(*thetas)
+    assert torch.equal(*draws)
+    assert draws[1].device.type == device
+    assert draws[1].dtype == dtype
+
+
+MAPS = [KernelMap(), AutoencoderMap(2, num_hidden=4, num_epochs=2)]
+
+
+@pytest.mark.parametrize("latent_map", MAPS)
+def test_saving_and_resuming_keep_to_the_datas_device(
+    latent_map: LatentMap, meta_by_default: None, tmp_path: Path
+) -> None:
+    save_and_resume("cpu", torch.float32, latent_map, tmp_path)
+
+
+@pytest.mark.parametrize("latent_map", MAPS)
+def test_saving_and_resuming_keep_float64(latent_map: LatentMap, tmp_path: Path) -> None:
+    save_and_resume("cpu", torch.float64, latent_map, tmp_path)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("latent_map", MAPS)
+def test_saving_and_resuming_keep_to_the_gpu(latent_map: LatentMap, tmp_path: Path) -> None:
+    save_and_resume("cuda", torch.float32, latent_map, tmp_path)
 
 
 @pytest.mark.cuda

@@ -18,8 +18,8 @@ MODULES = [module.name for module in pkgutil.iter_modules(pyro_metricbnn.__path_
 
 
 @pytest.fixture(scope="module")
-def names() -> dict[str, Any]:
-    """A small model, its data and a walk, which the examples use."""
+def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A small model, its data, a walk and a folder, which the examples use."""
     torch.manual_seed(0)
     x = torch.randn(20, 2)
     y = x.sum(-1, keepdim=True)
@@ -27,7 +27,8 @@ def names() -> dict[str, Any]:
     walk = pyro_metricbnn.DriftRefineKernel(model, num_steps=10).walk(x, y, num_particles=4, progress=False)
     libraries = {"torch": torch, "nn": nn, "pyro": pyro, "dist": dist, "MCMC": MCMC}
     public = {name: getattr(pyro_metricbnn, name) for name in pyro_metricbnn.__all__}
-    return {**libraries, **public, "x": x, "y": y, "model": model, "walk": walk}
+    folder = tmp_path_factory.mktemp("examples")
+    return {**libraries, **public, "x": x, "y": y, "model": model, "walk": walk, "folder": folder}
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -1,0 +1,40 @@
+"""The state of all random generators: take it, and set it again.
+
+In: nothing, or a loader's own generators.  Out: plain values, for `storage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from pyro.util import get_rng_state, set_rng_state
+
+
+def random_state(own: Sequence[torch.Generator] = ()) -> dict[str, Any]:
+    """Of torch on the CPU and on the GPUs in use, of Python and NumPy (a dataset may draw from them), and of `own`."""
+    state = get_rng_state()
+    name, keys, *rest = state["numpy"]
+    return {
+        **state,
+        "numpy": (name, keys.tolist(), *rest),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+        "own": [generator.get_state() for generator in own],
+    }
+
+
+def set_random_state(state: dict[str, Any], own: Sequence[torch.Generator] = ()) -> None:
+    """Go on from there.
+
+    Raises:
+        ValueError: This is not such a state.
+    """
+    try:
+        set_rng_state(state)
+        for device, of_device in enumerate(state["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(of_device, device)
+        for generator, of_generator in zip(own, state["own"], strict=True):
+            generator.set_state(of_generator)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"the state of the random generators makes no sense ({error}): start anew.") from error

@@ -1,0 +1,94 @@
+"""Walk N particles from the MAP for T steps.
+
+In: a Ground and a refiner.  Out: Trajectories; and a checkpoint on the way, where one is wanted.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from .checkpoint import Checkpoint, NewRecord, WalkState
+from .particles import Ground, Particles, start
+from .refiners import Refiner
+from .trajectories import Recorder, Trajectories
+
+
+def checked(particles: Particles) -> Particles:
+    """The particles, if they can leave the MAP."""
+    if not bool(particles.is_finite.all()):
+        raise ValueError(
+            f"the energy at the MAP is {float(particles.energy[0])}, or its gradient is not finite: no particle "
+            "can leave it. Check the data and the initial values, or train the network again."
+        )
+    return particles
+
+
+def new_record(
+    refiner: Refiner,
+    thin: int,
+    dtype: torch.dtype | None,
+    device: torch.device | str | None,
+    ground: Ground,
+    energy: Tensor,
+) -> Recorder:
+    """The record of a walk on this ground, with the energy (N,) at the MAP."""
+    num_points, spacing = ground.num_steps // thin, refiner.reach(ground) * thin
+    approach = refiner.approach_length(ground)
+    return Recorder(ground.potential.sites, ground.theta_star, energy, num_points, spacing, approach, dtype, device)
+
+
+def leave(ground: Ground, refiner: Refiner, make_record: NewRecord) -> WalkState:
+    """All particles where the record begins."""
+    particles = checked(start(ground, refiner.padding(len(ground.scale))))
+    record = make_record(ground, particles.energy)
+    alive = torch.ones_like(particles.energy, dtype=torch.bool)
+    return WalkState(refiner.approach(ground, particles), alive, record)
+
+
+def go_on(
+    ground: Ground, refiner: Refiner, state: WalkState, thin: int, checkpoint: Checkpoint | None, progress: bool
+) -> Trajectories:
+    """The steps that are left; a particle whose energy is not finite stays where it last was sound."""
+    said = {"desc": "walk (resumed)" if state.resumed else "walk", "unit": " steps", "disable": not progress}
+    with tqdm(total=ground.num_steps, initial=state.step, **said) as bar:
+        while state.step < ground.num_steps:
+            if checkpoint is not None:
+                checkpoint.write(ground, state)
+            _advance(ground, refiner, state, thin)
+            bar.update()
+            if progress:
+                energy, alive = float(state.particles.energy.mean()), int(state.alive.sum())
+                bar.set_postfix(energy=f"{energy:.1f}", alive=alive, refresh=False)
+    if checkpoint is not None:
+        checkpoint.write(ground, state, now=True)
+    if not bool(state.alive.all()):
+        lost = int((~state.alive).sum())
+        warnings.warn(
+            f"{lost} of {len(state.alive)} particles came to an energy that is not finite and stand frozen at their "
+            "last good point; their later points are left out of the samples. Take a smaller step: eta for Descent, "
+            "error for Steer.",
+            stacklevel=3,
+        )
+    return state.record.trajectories()
+
+
+def _advance(ground: Ground, refiner: Refiner, state: WalkState, thin: int) -> None:
+    """One step."""
+    moved, error = refiner.advance(ground, state.particles)
+    state.alive = state.alive & moved.is_finite
+    moved = moved.where(state.alive, state.particles)
+    state.step += 1
+    if state.step % thin == 0:
+        survived = _survived(ground, refiner, state.particles, moved)
+        state.record.record(moved.theta, moved.energy, error, survived, moved.step_size, state.alive)
+    state.particles = moved
+
+
+def _survived(ground: Ground, refiner: Refiner, before: Particles, after: Particles) -> Tensor:
+    """The part of the drift that is left of a step (N,)."""
+    moved = (after.theta - before.theta) / refiner.units(ground)
+    return (moved * before.drift[:, : moved.shape[1]]).sum(-1) / refiner.reach(ground)
