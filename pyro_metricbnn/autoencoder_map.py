@@ -17,13 +17,14 @@ from .storage import Content
 from .trajectories import Trajectories
 
 PATIENCE = 100  # epochs without a new best, smoothed loss
+BEND_EVERY = 10  # epochs
 NUMBER = (int, float)
 SETTINGS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("latent_dim", "num_hidden", "num_epochs", "batch_size"), (int,)),
     **dict.fromkeys(("lambda_plus", "lambda_minus", "lambda_segment", "lr"), NUMBER),
     **dict.fromkeys(("in_span", "stop_early"), (bool,)),
 }
-FITTED = ("theta_star", "residuals", "spreads", "start", "bend", "losses")  # of what is stored
+FITTED = ("theta_star", "residuals", "spreads", "start", "bend", "losses", "bends")  # of what is stored
 
 
 class AutoencoderMap(LatentMap):
@@ -45,6 +46,9 @@ class AutoencoderMap(LatentMap):
         lr: Adam's rate.
         in_span: Work in a basis of the points' span, in units of their spread (paper: no).
         stop_early: End when the loss has stopped falling (paper: no).
+
+    After `fit`, `losses` has the parts of the loss of each epoch, and `bends` how bent the latent walks were at each
+    tenth, as a part of their chords.
 
     Example:
         >>> AutoencoderMap(latent_dim=2, num_epochs=5).fit(walk, progress=False).ends.shape
@@ -72,6 +76,7 @@ class AutoencoderMap(LatentMap):
         self.num_epochs, self.batch_size, self.lr = num_epochs, batch_size, lr
         self.in_span, self.stop_early = in_span, stop_early
         self.losses: list[dict[str, float]] = []
+        self.bends: list[float] = []
 
     @classmethod
     def paper(cls) -> AutoencoderMap:
@@ -87,11 +92,10 @@ class AutoencoderMap(LatentMap):
         self._train(points, positions, progress)
         with torch.no_grad():
             z = self._encoder(points)
-            self._z_star, ends = z[:, 0].mean(0), z[:, -1]
-            self._ends = ends - self._z_star
+            self._z_star = z[:, 0].mean(0)
+            self._ends = z[:, -1] - self._z_star
             self.theta_star = self.decode(torch.zeros_like(self._z_star))
-            chords = self._z_star + positions[:, None] * self._ends[:, None]
-            self.bend = float(((z - chords).norm(dim=-1).mean(1) / self._ends.norm(dim=-1)).mean())
+            self.bend = _bend(z, positions)
             misses = self._to_theta(self._decoder(z)) - thetas
             self.residuals, self.spreads = misses.pow(2).mean((0, 1)).sqrt(), thetas[:, 1:].std((0, 1))
         return self
@@ -146,7 +150,7 @@ class AutoencoderMap(LatentMap):
         parameters = [*self._encoder.parameters(), *self._decoder.parameters()]
         optimizer = torch.optim.Adam(parameters, lr=self.lr)
         best, since, smooth = float("inf"), 0, None
-        self.losses = []
+        self.losses, self.bends = [], []
         with tqdm(total=self.num_epochs, desc="latent map", disable=not progress, unit=" epochs") as bar:
             for _ in range(self.num_epochs):
                 totals: dict[str, float] = {}
@@ -159,6 +163,9 @@ class AutoencoderMap(LatentMap):
                     for name, value in losses.items():
                         totals[name] = totals.get(name, 0.0) + float(value.detach()) * len(batch) / len(index)
                 self.losses.append(totals)
+                if len(self.losses) % BEND_EVERY == 0:
+                    with torch.no_grad():
+                        self.bends.append(_bend(self._encoder(points), positions))
                 loss = sum(totals.values())
                 smooth = loss if smooth is None else 0.95 * smooth + 0.05 * loss
                 best, since = (
@@ -211,7 +218,7 @@ class AutoencoderMap(LatentMap):
         latent = cls(**{name: settings.value(name, *types) for name, types in SETTINGS.items()})
         k, dim, like = latent.latent_dim, trajectories.sites.dim, {"dtype": trajectories.sites.dtype}
         latent.start, latent.bend = state.value("start", float), state.value("bend", float)
-        latent.losses = state.value("losses", list)
+        latent.losses, latent.bends = state.value("losses", list), state.value("bends", list)
         latent.residuals, latent.spreads = (state.tensor(name, dim, **like) for name in ("residuals", "spreads"))
         latent.theta_star, latent._origin = (state.tensor(name, dim, **like) for name in ("theta_star", "origin"))
         latent._z_star = state.tensor("z_star", k, **like)
@@ -226,3 +233,11 @@ class AutoencoderMap(LatentMap):
             shapes = {key: tuple(value.shape) for key, value in network.state_dict().items()}
             network.load_state_dict({key: weights.tensor(key, *shape, **like) for key, shape in shapes.items()})
         return latent
+
+
+def _bend(z: Tensor, positions: Tensor) -> float:
+    """Mean distance of latent walks (N, T + 1, k) from their chords, as a part of the chord's length."""
+    start = z[:, :1].mean(0)
+    ends = z[:, -1] - start
+    chords = start + positions[:, None] * ends[:, None]
+    return float(((z - chords).norm(dim=-1).mean(1) / ends.norm(dim=-1)).mean())

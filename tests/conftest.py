@@ -8,6 +8,10 @@ import pyro
 import pytest
 import torch
 
+from pyro_metricbnn import MetricBNN
+
+from .runs import hierarchical_run, network_run
+
 
 @pytest.fixture(autouse=True)
 def _seeded() -> Iterator[None]:
@@ -29,3 +33,15 @@ def data_folder() -> Path | None:
 def _validation(request: pytest.FixtureRequest) -> Iterator[None]:
     with pyro.validation_enabled(request.param):
         yield
+
+
+@pytest.fixture(scope="session")
+def metric() -> MetricBNN:
+    """A small regression network's posterior."""
+    return network_run()
+
+
+@pytest.fixture(scope="session")
+def groups() -> MetricBNN:
+    """That of a hierarchical model with constrained sites and a plate."""
+    return hierarchical_run()

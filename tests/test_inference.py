@@ -1,60 +1,12 @@
-"""Claims about the front door, the guide and the predictions."""
+"""Claims about the front door."""
 
-import pickle
-from typing import Any
-
-import pyro
-import pyro.distributions as dist
 import pytest
 import torch
-from pyro import poutine
-from pyro.infer import Predictive, Trace_ELBO
-from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pyro_metricbnn import (
-    Bernoulli,
-    Categorical,
-    DriftRefineKernel,
-    Gaussian,
-    MetricBNN,
-    Steer,
-    bayesianize,
-    predict,
-)
+from pyro_metricbnn import AutoencoderMap, BatchedPotential, Descent, MetricBNN, predict
 
-X = torch.linspace(-2, 2, 40)[:, None]
-Y = torch.sin(2 * X)
-
-
-def hierarchical(y: Tensor) -> None:
-    mean = pyro.sample("mean", dist.Normal(y.new_zeros(()), 1.0))
-    spread = pyro.sample("spread", dist.LogNormal(y.new_zeros(()), 1.0))
-    share = pyro.sample("share", dist.Dirichlet(y.new_ones(3)))
-    with pyro.plate("groups", len(y)):
-        effect = pyro.sample("effect", dist.Normal(y.new_zeros(()), 1.0))
-        pyro.sample("obs", dist.Normal(mean + spread * effect + share[0], 0.5), obs=y)
-
-
-def regression() -> Any:
-    torch.manual_seed(0)
-    return bayesianize(nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1)), Gaussian(0.3))
-
-
-@pytest.fixture(scope="module")
-def metric() -> MetricBNN:
-    torch.manual_seed(0)
-    kernel = DriftRefineKernel(regression(), refiner=Steer(path=6), num_steps=30)
-    return MetricBNN(kernel, num_particles=5).run(X, Y, progress=False)
-
-
-@pytest.fixture(scope="module")
-def groups() -> MetricBNN:
-    torch.manual_seed(0)
-    return MetricBNN(hierarchical, num_particles=5, num_steps=30).run(torch.linspace(-1, 1, 6), progress=False)
-
-
-# --------------------------------------------------------------------------------- front door
+from .runs import X, Y, hierarchical, regression
 
 
 def test_after_a_run_everything_is_there(metric: MetricBNN) -> None:
@@ -97,85 +49,67 @@ def test_before_a_run_it_says_what_to_do() -> None:
         MetricBNN(hierarchical).draw(3)
 
 
-# -------------------------------------------------------------------------------------- guide
+def test_a_users_own_map_is_left_from_as_it_is() -> None:
+    model = regression()
+    own = {name: torch.full_like(value, 0.1) for name, value in model.trained_params.items()}
+    metric = MetricBNN(model, num_particles=2, num_steps=3).run(X, Y, map_params=own, progress=False)
+    assert all(torch.equal(metric.map_params[name], value) for name, value in own.items())
 
 
-def test_stock_predictive_takes_the_guide(metric: MetricBNN) -> None:
-    drawn = Predictive(metric.model, guide=metric.guide, num_samples=6)(X[:9])
-    assert drawn["obs"].shape == drawn["f"].shape == (6, 9, 1)
+def test_a_users_own_map_has_to_be_whole() -> None:
+    with pytest.raises(ValueError, match=r"2\.bias"):
+        MetricBNN(regression()).run(X, Y, map_params={"0.weight": torch.zeros(8, 1)}, progress=False)
 
 
-def test_the_elbo_is_finite(groups: MetricBNN) -> None:
-    assert torch.isfinite(torch.tensor(Trace_ELBO().loss(groups.model, groups.guide, torch.linspace(-1, 1, 6))))
+def test_refined_draws_have_energies_nearer_to_the_walks(metric: MetricBNN) -> None:
+    rough = MetricBNN(metric.kernel, num_particles=5, tube_scale=0.3).run(X, Y, progress=False)
+    potential = BatchedPotential(rough.model, X, Y)
+    energies = [
+        float(potential.value(potential.flatten(rough.draw(40, num_refinements=count))).mean()) for count in (0, 60)
+    ]
+    walked = float(rough.trajectories.energies[:, 1:].mean())
+    assert abs(energies[1] - walked) < 0.2 * abs(energies[0] - walked)
 
 
-def test_a_guides_trace_replays_in_the_model(groups: MetricBNN) -> None:
-    y = torch.linspace(-1, 1, 6)
-    guide_trace = poutine.trace(groups.guide).get_trace(y)
-    model_trace = poutine.trace(poutine.replay(groups.model, guide_trace)).get_trace(y)
-    assert torch.equal(model_trace.nodes["effect"]["value"], guide_trace.nodes["effect"]["value"])
-    assert [frame.name for frame in guide_trace.nodes["effect"]["cond_indep_stack"]] == ["groups"]
+def test_refining_needs_no_particular_number_of_draws(metric: MetricBNN) -> None:
+    assert metric.draw(7, num_refinements=2)["2.bias"].shape == (7, 1)
+    assert metric.predict(X, 3, num_refinements=1).f.shape == (3, 40, 1)
 
 
-def test_median_and_quantiles_need_no_data(groups: MetricBNN) -> None:
-    quantiles = groups.guide.quantiles([0.1, 0.5, 0.9])
-    assert quantiles["effect"].shape == (3, 6)
-    assert (quantiles["spread"].diff(dim=0) > 0).all()
-    assert torch.equal(groups.guide.median()["spread"], quantiles["spread"][1])
+@pytest.mark.parametrize("call", ["draw", "refine", "particles", "task"])
+def test_counts_and_names_that_make_no_sense_are_refused(call: str, metric: MetricBNN) -> None:
+    with pytest.raises(ValueError, match="must"):
+        {
+            "draw": lambda: metric.draw(0),
+            "refine": lambda: metric.draw(3, num_refinements=-1),
+            "particles": lambda: MetricBNN(hierarchical, num_particles=0),
+            "task": lambda: MetricBNN.paper(regression(), task="speech"),
+        }[call]()
 
 
-def test_pickling_a_guide_leaves_the_live_one_whole(groups: MetricBNN) -> None:
-    copy = pickle.loads(pickle.dumps(groups.guide))
-    assert groups.guide.model is not None
-    groups.guide(torch.linspace(-1, 1, 6))
-    assert copy.sample_posterior(3)["effect"].shape == (3, 6)
+# ------------------------------------------------------------------------------- the paper's setting
 
 
-# -------------------------------------------------------------------------------- predictions
+@pytest.mark.parametrize(
+    ("task", "num_steps"), [("regression", 100), ("classification", 100), ("uci", 50), ("images", 50)]
+)
+def test_the_papers_setting_has_its_numbers(task: str, num_steps: int) -> None:
+    metric = MetricBNN.paper(regression(), task=task)
+    assert metric.kernel.refiner == Descent(alpha=0.1, num_refinements=10, eta=1e-3, mean_loss=True)
+    assert (metric.num_particles, metric.kernel.num_steps, metric.tube_scale) == (10, num_steps, 0.0)
+    assert isinstance(metric._unfitted_map, AutoencoderMap)
 
 
-def test_predictions_are_those_of_stock_predictive_on_the_same_draws(metric: MetricBNN) -> None:
-    samples = metric.draw(8)
-    theirs = Predictive(metric.model, posterior_samples=samples, return_sites=["f"])(X)["f"]
-    torch.testing.assert_close(predict(metric.model, samples, X).f, theirs)  # type: ignore[arg-type]
+def test_the_papers_walk_leaves_the_trained_weights_as_they_are() -> None:
+    model = regression()
+    metric = MetricBNN.paper(model, task="uci")
+    metric._unfitted_map.num_epochs = 2  # type: ignore[attr-defined]
+    metric.run(X, Y, progress=False)
+    assert all(torch.equal(metric.map_params[name], value) for name, value in model.trained_params.items())
 
 
-def test_chunks_of_rows_give_the_same_predictions(metric: MetricBNN) -> None:
-    samples = metric.draw(8)
-    whole, parts = (predict(metric.model, samples, X, chunk_size=c) for c in (None, 3))  # type: ignore[arg-type]
-    torch.testing.assert_close(whole.f, parts.f)
-
-
-def test_the_deviation_splits_into_noise_and_model(metric: MetricBNN) -> None:
-    prediction = metric.predict(X, num_samples=50)
-    torch.testing.assert_close(prediction.noise_std, torch.full((40, 1), 0.3))
-    torch.testing.assert_close(prediction.std**2, prediction.noise_std**2 + prediction.model_std**2)
-    torch.testing.assert_close(prediction.model_std, prediction.f.std(0, correction=0))
-
-
-def test_log_prob_averages_densities_before_the_logarithm(metric: MetricBNN) -> None:
-    prediction = metric.predict(X, num_samples=30)
-    each = dist.Normal(prediction.f, 0.3).log_prob(Y).squeeze(-1)
-    torch.testing.assert_close(prediction.log_prob(Y), each.exp().mean(0).log(), atol=1e-4, rtol=1e-4)
-
-
-def test_quantiles_cover_what_they_say(metric: MetricBNN) -> None:
-    prediction = metric.predict(X, num_samples=400)
-    low, high = prediction.quantile(0.05), prediction.quantile(0.95)
-    inside = (prediction.sample() > low) & (prediction.sample() < high)
-    assert float(inside.double().mean()) == pytest.approx(0.9, abs=0.03)
-
-
-@pytest.mark.parametrize(("likelihood", "num_outputs"), [(Categorical(), 3), (Bernoulli(), 1)])
-def test_class_predictions_have_probabilities_and_information(likelihood: Any, num_outputs: int) -> None:
-    model = bayesianize(nn.Linear(1, num_outputs), likelihood)
-    samples = {name: torch.randn(20, *model.net.get_parameter(name).shape) for name in model.names}
-    prediction = predict(model, samples, X)
-    assert ((prediction.probs >= 0) & (prediction.probs <= 1)).all()
-    assert (prediction.entropy >= prediction.mutual_information).all()
-    assert (prediction.mutual_information >= -1e-6).all()
-
-
-def test_predictions_need_a_network(groups: MetricBNN) -> None:
-    with pytest.raises(ValueError, match=r"pyro.infer.Predictive"):
-        groups.predict(X)
+def test_the_papers_setting_draws_and_predicts() -> None:
+    metric = MetricBNN.paper(regression(), task="uci")
+    metric._unfitted_map.num_epochs = 5  # type: ignore[attr-defined]
+    metric.run(X, Y, progress=False)
+    assert metric.predict(X, num_samples=3).mean.shape == (40, 1)

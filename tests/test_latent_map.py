@@ -1,12 +1,13 @@
-"""Claims about both latent maps."""
+"""Claims about the closed-form latent map."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from pyro_metricbnn import Adam, DriftRefineKernel, Gaussian, Steer, Trajectories, bayesianize
-from pyro_metricbnn.autoencoder_map import AutoencoderMap
-from pyro_metricbnn.latent_map import KernelMap, LatentMap
+from pyro_metricbnn.latent_map import KernelMap
 
 X = torch.linspace(-2, 2, 40)[:, None]
 
@@ -41,8 +42,8 @@ def test_the_kernel_map_decodes_recorded_positions_to_recorded_points(
     positions = positions_of(trajectories)
     for i in range(4):
         decoded = latent.decode_on(torch.full((len(positions),), i), positions)
-        spread = trajectories.thetas[i, 1:].std(0).mean()
-        assert float((decoded - trajectories.thetas[i, 1:]).pow(2).mean().sqrt()) < 0.1 * spread
+        torch.testing.assert_close(decoded, trajectories.thetas[i, 1:], atol=1e-4, rtol=1e-4)
+    assert (latent.residuals <= 1e-4 * latent.spreads).all()
 
 
 def test_z_map_decodes_to_the_map_exactly(pulled: Trajectories) -> None:
@@ -77,25 +78,56 @@ def test_encoding_a_point_of_a_curve_finds_its_place(steered: Trajectories) -> N
     latent = KernelMap().fit(steered)
     theta = latent.decode_on(torch.tensor([1, 3]), torch.tensor([0.9, 0.6]))
     z, distance = latent.encode(theta)
-    torch.testing.assert_close(z[:, [1, 3]], torch.tensor([[0.9, 0.0], [0.0, 0.6]]), atol=0.03, rtol=0)
-    far = latent.encode(theta + 5)[1]
-    assert (distance < 0.5).all()
-    assert (far > 5).all()
+    torch.testing.assert_close(z[:, [1, 3]], torch.tensor([[0.9, 0.0], [0.0, 0.6]]), atol=1e-3, rtol=0)
+    assert (distance < 0.01).all()
 
 
-def test_the_autoencoder_learns_segments_that_decode_to_the_walk(pulled: Trajectories) -> None:
-    latent: LatentMap = AutoencoderMap(8, num_hidden=64, num_epochs=400).fit(pulled, progress=False)
-    ends = latent.decode(latent.ends).detach()
-    spread = float((pulled.thetas[:, -1] - pulled.theta_star).norm(dim=-1).mean())
-    assert float((ends - pulled.thetas[:, -1]).norm(dim=-1).mean()) < 0.3 * spread
-    assert latent.bend < 0.15
+def test_encoding_says_how_far_a_point_is_from_the_curves(steered: Trajectories) -> None:
+    latent = KernelMap().fit(steered)
+    theta = latent.decode_on(torch.tensor([2]), torch.tensor([0.7]))
+    _, distance = latent.encode(theta + 100)
+    assert float(distance) == pytest.approx(100 * theta.shape[1] ** 0.5, rel=0.1)
 
 
-def test_the_papers_autoencoder_has_its_sizes_and_losses(pulled: Trajectories) -> None:
-    latent = AutoencoderMap.paper()
-    assert (latent.latent_dim, latent.num_hidden, latent.num_epochs, latent.batch_size) == (32, 256, 1000, 1024)
-    latent.num_epochs = 3
-    latent.fit(pulled, progress=False)
-    assert len(latent.losses) == 3
-    assert set(latent.losses[0]) == {"plus", "minus", "reconstruction"}
-    assert latent.ends.shape == (4, 32)
+def test_encoding_refuses_points_of_another_model(steered: Trajectories) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        KernelMap().fit(steered).encode(torch.zeros(2, 3))
+
+
+def test_spreads_are_the_deviations_of_the_recorded_points(pulled: Trajectories) -> None:
+    points = pulled.thetas[:, 1:].flatten(0, 1)
+    torch.testing.assert_close(KernelMap().fit(pulled).spreads, points.std(0, correction=0), atol=1e-4, rtol=1e-3)
+
+
+def test_coordinates_independent_from_point_to_point_keep_their_spread(pulled: Trajectories) -> None:
+    noise = torch.cat([torch.zeros(4, 1, 25), torch.randn(4, 40, 25)], dim=1)
+    latent = KernelMap().fit(replace(pulled, thetas=noise))
+    positions = torch.linspace(float(pulled.positions[1]), 1, 1000)
+    between = torch.cat([latent.decode_on(torch.full((1000,), i), positions) for i in range(4)])
+    assert float(between.std()) > 0.9
+
+
+def test_a_walk_kept_in_half_precision_decodes_in_the_models(pulled: Trajectories) -> None:
+    latent = KernelMap().fit(pulled.stored(torch.float16))
+    whole = KernelMap().fit(pulled)
+    segment, position = torch.tensor([0, 3]), torch.tensor([0.31, 0.77])
+    assert latent.decode_on(segment, position).dtype == torch.float32
+    torch.testing.assert_close(
+        latent.decode_on(segment, position), whole.decode_on(segment, position), atol=2e-3, rtol=2e-3
+    )
+
+
+def test_walks_that_froze_are_left_out(pulled: Trajectories) -> None:
+    frozen = replace(pulled, frozen_at=torch.tensor([41, 7, 41, 41]))
+    assert KernelMap().fit(frozen).num_segments == 3
+
+
+def test_a_walk_that_froze_whole_is_refused(pulled: Trajectories) -> None:
+    with pytest.raises(ValueError, match="every particle of the walk froze"):
+        KernelMap().fit(replace(pulled, frozen_at=torch.full((4,), 3)))
+
+
+def test_a_walk_of_one_step_can_be_laid_out() -> None:
+    walk = walk_with(Adam(num_refinements=1), num_steps=1)
+    latent = KernelMap().fit(walk)
+    torch.testing.assert_close(latent.decode_on(torch.tensor([1]), torch.tensor([1.0])), walk.thetas[1:2, 1])

@@ -8,9 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from pyro_metricbnn.latent_map import LatentMap
-from pyro_metricbnn.posterior import MetricPosterior
+from pyro_metricbnn import Adam
+from pyro_metricbnn.latent_map import KernelMap, LatentMap
+from pyro_metricbnn.posterior import MetricPosterior, TrajectoryPosterior, gaussian_posterior
 from pyro_metricbnn.trajectories import Trajectories
+
+from .test_latent_map import walk_with
 
 
 class Curves(LatentMap):
@@ -114,3 +117,81 @@ def test_it_expands_and_works_in_a_pyro_sample() -> None:
 def test_a_wrong_tube_is_refused(scale: float) -> None:
     with pytest.raises(ValueError, match="tube_scale"):
         MetricPosterior(Curves(straight), tube_scale=scale)
+
+
+def test_the_density_with_a_width_for_each_coordinate_is_exact() -> None:
+    s = torch.tensor([0.3, 0.02, 5.0], dtype=torch.float64)
+    theta = s * torch.randn(50, 3, dtype=torch.float64)
+    theta[:, 0] = torch.linspace(-1, 3, 50)
+    normal = torch.distributions.Normal(torch.zeros((), dtype=torch.float64), 1.0)
+    along = (normal.cdf(theta[:, 0] / 0.3) - normal.cdf((theta[:, 0] - 2) / 0.3)).log() - math.log(2)
+    across = torch.distributions.Normal(torch.zeros(2, dtype=torch.float64), s[1:]).log_prob(theta[:, 1:]).sum(-1)
+    posterior = MetricPosterior(Curves(straight), tube_scale=s)
+    torch.testing.assert_close(posterior.log_prob(theta), along + across, atol=1e-8, rtol=1e-8)
+
+
+def test_a_very_narrow_tube_keeps_its_digits() -> None:
+    posterior = MetricPosterior(Curves(straight), tube_scale=1e-9)
+    at_deviation = torch.tensor([[1.0, 1e-9, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
+    difference = posterior.log_prob(at_deviation).diff()
+    assert float(difference) == pytest.approx(0.5, abs=1e-3)
+
+
+def test_by_default_the_tube_is_the_reconstruction_error_or_a_part_of_the_spread() -> None:
+    curves = Curves(straight)
+    torch.testing.assert_close(MetricPosterior(curves).tube_scale, curves.residuals)
+    curves.residuals = torch.zeros_like(curves.residuals)
+    torch.testing.assert_close(MetricPosterior(curves).tube_scale, 5e-4 * curves.spreads)
+
+
+def test_draws_carry_gradients_to_the_decoder() -> None:
+    stretch = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+    posterior = MetricPosterior(Curves(lambda e: stretch * straight(e)), tube_scale=0.1)
+    posterior.rsample(torch.Size((7,))).sum().backward()
+    assert stretch.grad is not None
+    assert float(stretch.grad) > 0
+
+
+def test_refined_draws_are_what_the_refinement_gives_and_have_no_density() -> None:
+    posterior = MetricPosterior(Curves(straight), refine=lambda theta: theta * 0 + 3)
+    assert (posterior.sample(torch.Size((2, 5))) == 3).all()
+    assert posterior.sample().shape == (3,)
+    with pytest.raises(ValueError, match="no known density"):
+        posterior.log_prob(torch.zeros(3, dtype=torch.float64))
+
+
+# ------------------------------------------------------------------------- the simpler posteriors
+
+
+@pytest.fixture(scope="module")
+def walk() -> Trajectories:
+    return walk_with(Adam(num_refinements=5))
+
+
+def test_draws_of_the_walk_lie_on_its_polyline(walk: Trajectories) -> None:
+    draws = TrajectoryPosterior(walk).sample(torch.Size((50,)))
+    starts, steps = walk.thetas[:, 1:-1].flatten(0, 1), walk.thetas[:, 1:].diff(dim=1).flatten(0, 1)
+    part = ((draws[:, None] - starts) * steps).sum(-1) / steps.pow(2).sum(-1)
+    nearest = starts + part.clamp(0, 1)[..., None] * steps
+    assert float((draws[:, None] - nearest).norm(dim=-1).min(1).values.max()) < 1e-3
+
+
+def test_the_walks_own_posterior_has_a_density_with_a_tube(walk: Trajectories) -> None:
+    posterior = TrajectoryPosterior(walk, tube_scale=0.1)
+    inside, outside = posterior.sample(), posterior.sample() + 10
+    assert float(posterior.log_prob(inside)) > float(posterior.log_prob(outside))
+
+
+def test_the_gaussian_has_the_walks_moments(walk: Trajectories) -> None:
+    points = walk.thetas[:, 1:].flatten(0, 1)
+    gaussian = gaussian_posterior(walk)
+    torch.testing.assert_close(gaussian.mean, points.mean(0), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(gaussian.variance, points.var(0), atol=1e-4, rtol=2e-2)
+
+
+def test_all_three_posteriors_have_one_interface(walk: Trajectories) -> None:
+    for posterior in (MetricPosterior(KernelMap().fit(walk)), TrajectoryPosterior(walk, 0.1), gaussian_posterior(walk)):
+        draw = posterior.sample(torch.Size((3,)))
+        assert draw.shape == (3, 25)
+        assert posterior.log_prob(draw).shape == (3,)
+        assert posterior.mean.shape == posterior.variance.shape == (25,)

@@ -199,6 +199,28 @@ def test_descent_is_the_papers_update() -> None:
     torch.testing.assert_close(moved.theta, 0.8**3 * (p.theta + 0.1 * p.drift))
 
 
+def test_descent_on_the_mean_loss_divides_by_the_number_of_observations() -> None:
+    def model(y: Tensor) -> None:
+        mean = pyro.sample("mean", dist.Normal(y.new_zeros(()), 1.0))
+        with pyro.plate("rows", len(y)):
+            pyro.sample("obs", dist.Normal(mean, 1.0), obs=y)
+
+    potential = BatchedPotential(model, torch.ones(8, dtype=torch.float64))
+    ground = Ground(potential, torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64), 5, 3)
+    theta = torch.randn(3, 1, dtype=torch.float64)
+    refined = Descent(num_refinements=1, eta=0.4, mean_loss=True).refine(ground, theta)
+    torch.testing.assert_close(refined, theta - 0.4 / 8 * potential.grad(theta))
+
+
+def test_relaxing_by_descent_takes_points_down_and_by_steering_to_the_energies_of_the_posterior() -> None:
+    ground = ground_of(standard(100), 100, num_particles=16)
+    far = 3 * torch.randn(16, 100, dtype=torch.float64)
+    cold = Adam(lr=0.1).relax(ground, far, 200)
+    warm = Steer().relax(ground, far, 200)
+    assert (ground.potential.value(cold) < ground.potential.value(far)).all()
+    assert float(warm.pow(2).mean()) == pytest.approx(1.0, abs=0.3)
+
+
 def test_refining_lowers_the_potential_of_every_particle() -> None:
     ground = ground_of(gaussian(ill_conditioned_covariance(10, 100.0)), 10, num_particles=16)
     p = start(ground)

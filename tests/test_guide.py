@@ -1,0 +1,91 @@
+"""Claims about the posterior as a Pyro autoguide."""
+
+import pickle
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
+
+from pyro_metricbnn import MetricBNN
+
+from .runs import GROUPS, X
+
+
+def test_stock_predictive_takes_the_guide(metric: MetricBNN) -> None:
+    drawn = Predictive(metric.model, guide=metric.guide, num_samples=6)(X[:9])
+    assert drawn["obs"].shape == drawn["f"].shape == (6, 9, 1)
+
+
+def test_the_elbo_is_finite(groups: MetricBNN) -> None:
+    assert torch.isfinite(torch.tensor(Trace_ELBO().loss(groups.model, groups.guide, GROUPS)))
+
+
+def test_a_guides_trace_replays_in_the_model(groups: MetricBNN) -> None:
+    guide_trace = poutine.trace(groups.guide).get_trace(GROUPS)
+    model_trace = poutine.trace(poutine.replay(groups.model, guide_trace)).get_trace(GROUPS)
+    assert torch.equal(model_trace.nodes["effect"]["value"], guide_trace.nodes["effect"]["value"])
+    assert [frame.name for frame in guide_trace.nodes["effect"]["cond_indep_stack"]] == ["groups"]
+
+
+def test_median_and_quantiles_need_no_data(groups: MetricBNN) -> None:
+    quantiles = groups.guide.quantiles([0.1, 0.5, 0.9])
+    assert quantiles["effect"].shape == (3, 6)
+    assert (quantiles["spread"].diff(dim=0) > 0).all()
+    assert torch.equal(groups.guide.median()["spread"], quantiles["spread"][1])
+
+
+def test_pickling_a_guide_leaves_the_live_one_whole(groups: MetricBNN) -> None:
+    copy = pickle.loads(pickle.dumps(groups.guide))
+    assert groups.guide.model is not None
+    groups.guide(GROUPS)
+    assert copy.sample_posterior(3)["effect"].shape == (3, 6)
+
+
+def test_sites_come_out_constrained_and_in_their_plates(groups: MetricBNN) -> None:
+    trace = poutine.trace(groups.guide).get_trace(GROUPS)
+    assert trace.nodes["spread"]["value"] > 0
+    torch.testing.assert_close(trace.nodes["share"]["value"].sum(), torch.tensor(1.0))
+    assert trace.nodes["effect"]["value"].shape == (6,)
+
+
+def test_every_call_of_the_guide_draws_anew(groups: MetricBNN) -> None:
+    one, two = groups.guide(GROUPS), groups.guide(GROUPS)
+    assert not torch.equal(one["effect"], two["effect"])
+
+
+def test_the_same_seed_gives_the_same_draws(groups: MetricBNN) -> None:
+    draws = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        draws.append(groups.guide.sample_posterior(4)["effect"])
+    assert torch.equal(*draws)
+
+
+def test_the_guides_density_is_the_posteriors_with_the_jacobians(groups: MetricBNN) -> None:
+    trace = poutine.trace(groups.guide).get_trace(GROUPS)
+    trace.compute_log_prob()
+    (latent,) = [
+        node for node in trace.nodes.values() if node["type"] == "sample" and node["infer"].get("is_auxiliary")
+    ]
+    torch.testing.assert_close(latent["log_prob"], groups.posterior.log_prob(latent["value"]))
+
+
+def test_a_mean_field_elbo_is_finite_too(groups: MetricBNN) -> None:
+    assert torch.isfinite(torch.tensor(TraceMeanField_ELBO().loss(groups.model, groups.guide, GROUPS)))
+
+
+def test_quantiles_are_those_of_many_draws(groups: MetricBNN) -> None:
+    drawn = groups.draw(20_000)["mean"].quantile(torch.tensor([0.1, 0.9]))
+    torch.testing.assert_close(groups.guide.quantiles([0.1, 0.9])["mean"], drawn, atol=0.06, rtol=0)
+
+
+def test_the_guide_works_under_predictive_in_parallel_and_in_turn(groups: MetricBNN) -> None:
+    for parallel in (False, True):
+        drawn = Predictive(groups.model, guide=groups.guide, num_samples=5, parallel=parallel)(GROUPS)
+        assert drawn["effect"].reshape(5, 6).shape == (5, 6)
+
+
+def test_the_guide_leaves_the_param_store_empty(groups: MetricBNN) -> None:
+    groups.guide(GROUPS)
+    assert len(pyro.get_param_store()) == 0
