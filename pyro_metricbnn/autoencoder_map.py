@@ -18,11 +18,13 @@ from .trajectories import Trajectories
 
 PATIENCE = 100  # epochs without a new best, smoothed loss
 BEND_EVERY = 10  # epochs
+LEFT_OUT = 5e-4  # of the variance, by the basis of the span: of a walk on Snelson's network 1,600 of 2,000 directions,
+# whose loss does not change its NLL (.192 with, .195 without)
 NUMBER = (int, float)
 SETTINGS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("latent_dim", "num_hidden", "num_epochs", "batch_size"), (int,)),
     **dict.fromkeys(("lambda_plus", "lambda_minus", "lambda_segment", "lr"), NUMBER),
-    **dict.fromkeys(("in_span", "stop_early"), (bool,)),
+    **dict.fromkeys(("decay", "in_span", "stop_early"), (bool,)),
 }
 FITTED = ("theta_star", "residuals", "spreads", "start", "bend", "losses", "bends")  # of what is stored
 
@@ -43,7 +45,8 @@ class AutoencoderMap(LatentMap):
         lambda_segment: Weight of the decoded segments (paper: 0).
         num_epochs: At most this many passes (paper: 1000).
         batch_size: Pairs a step (paper: 1024).
-        lr: Adam's rate.
+        lr: Adam's rate (the paper does not say; its setting here takes 1e-3).
+        decay: Let the rate fall to 0 along half a cosine (paper: no).
         in_span: Work in a basis of the points' span, in units of their spread (paper: no).
         stop_early: End when the loss has stopped falling (paper: no).
 
@@ -65,7 +68,8 @@ class AutoencoderMap(LatentMap):
         lambda_segment: float = 1.0,
         num_epochs: int = 1000,
         batch_size: int = 1024,
-        lr: float = 1e-3,
+        lr: float = 3e-3,
+        decay: bool = True,
         in_span: bool = True,
         stop_early: bool = True,
     ) -> None:
@@ -74,14 +78,14 @@ class AutoencoderMap(LatentMap):
         self.latent_dim, self.num_hidden = latent_dim, num_hidden
         self.lambda_plus, self.lambda_minus, self.lambda_segment = lambda_plus, lambda_minus, lambda_segment
         self.num_epochs, self.batch_size, self.lr = num_epochs, batch_size, lr
-        self.in_span, self.stop_early = in_span, stop_early
+        self.decay, self.in_span, self.stop_early = decay, in_span, stop_early
         self.losses: list[dict[str, float]] = []
         self.bends: list[float] = []
 
     @classmethod
     def paper(cls) -> AutoencoderMap:
         """Exactly the paper's objective and sizes."""
-        return cls(latent_dim=32, num_hidden=256, lambda_segment=0.0, in_span=False, stop_early=False)
+        return cls(lambda_segment=0.0, lr=1e-3, decay=False, in_span=False, stop_early=False)
 
     def fit(self, trajectories: Trajectories, *, progress: bool = True) -> AutoencoderMap:
         thetas = usable(trajectories).to(trajectories.sites.dtype)  # (N, T + 1, D)
@@ -125,7 +129,8 @@ class AutoencoderMap(LatentMap):
         self._origin = thetas[0, 0]
         flat = (thetas - self._origin).flatten(0, 1)
         _, singular, axes = torch.linalg.svd(flat, full_matrices=False)
-        self._basis = axes[singular > 1e-5 * singular[0]]  # (B, D)
+        left = 1 - (singular.double() ** 2).cumsum(0) / (singular.double() ** 2).sum()
+        self._basis = axes[: 1 + int((left > LEFT_OUT).sum())]  # (B, D)
         self._unit = float(singular[0] / len(flat) ** 0.5)
         return (thetas - self._origin) @ self._basis.mT / self._unit
 
@@ -149,6 +154,7 @@ class AutoencoderMap(LatentMap):
         index = torch.tensor(pairs, device=points.device)
         parameters = [*self._encoder.parameters(), *self._decoder.parameters()]
         optimizer = torch.optim.Adam(parameters, lr=self.lr)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.num_epochs)
         best, since, smooth = float("inf"), 0, None
         self.losses, self.bends = [], []
         with tqdm(total=self.num_epochs, desc="latent map", disable=not progress, unit=" epochs") as bar:
@@ -162,6 +168,8 @@ class AutoencoderMap(LatentMap):
                     optimizer.step()
                     for name, value in losses.items():
                         totals[name] = totals.get(name, 0.0) + float(value.detach()) * len(batch) / len(index)
+                if self.decay:
+                    schedule.step()
                 self.losses.append(totals)
                 if len(self.losses) % BEND_EVERY == 0:
                     with torch.no_grad():
@@ -188,13 +196,17 @@ class AutoencoderMap(LatentMap):
         losses = {
             "plus": self.lambda_plus * plus,
             "minus": self.lambda_minus * minus,
-            "reconstruction": (self._decoder(z) - theta).pow(2).sum(-1).mean(),
+            "reconstruction": self._square(self._decoder(z) - theta),
         }
         if self.lambda_segment > 0:
-            start, end = self._encoder(points[0, :1]), self._encoder(points[walk, -1])
-            on_segment = start + positions[step][:, None] * (end - start)
-            losses["segment"] = self.lambda_segment * (self._decoder(on_segment) - theta).pow(2).sum(-1).mean()
+            start, ends = self._encoder(points[0, :1]), self._encoder(points[:, -1])
+            on_segment = start + positions[step][:, None] * (ends[walk] - start)
+            losses["segment"] = self.lambda_segment * self._square(self._decoder(on_segment) - theta)
         return losses
+
+    def _square(self, misses: Tensor) -> Tensor:
+        """Mean squared distance in theta's own units, so that the weights mean what they do in the paper."""
+        return self._unit**2 * misses.pow(2).sum(-1).mean()
 
     # ----------------------------------------------------------------------------------- storage
 

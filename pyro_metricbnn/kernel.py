@@ -138,7 +138,7 @@ class DriftRefineKernel(MCMCKernel):
         else:
             theta_star, scale = self._leaving_from(potential, initial_params, map_params, progress)
             ground = self._planned(Ground(potential, theta_star, scale, self.num_steps, num_particles))
-            state = leave(ground, self.refiner, make_record)
+            ground, state = leave(ground, self.refiner, make_record)
         self._ground = ground
         return go_on(ground, self.refiner, state, thin, file, progress)
 
@@ -232,7 +232,7 @@ class DriftRefineKernel(MCMCKernel):
     def _start_chain(self, potential: BatchedPotential, theta: Tensor) -> tuple[Ground, Particles]:
         ground = self._planned(Ground(potential, theta, prior_units(potential).scale, self.num_steps, 1))
         particles = checked(start(ground, self.refiner.padding(len(theta))))
-        return ground, self.refiner.approach(ground, particles)
+        return self.refiner.approach(ground, particles)
 
     def logging(self) -> OrderedDict[str, str]:
         if self._chain is None:

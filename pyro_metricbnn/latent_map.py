@@ -190,10 +190,10 @@ class KernelMap(LatentMap):
         self._ends = torch.eye(
             num_walks, self.latent_dim or num_walks, device=self.theta_star.device, dtype=self.theta_star.dtype
         )
+        self.spreads = self._spread()
         self.length_scale = self._choose()
         self._inverse = torch.linalg.inv(self._gram(self.length_scale))  # (T, T)
-        self.bend = 0.0
-        self._measure()
+        self.bend, self.residuals = 0.0, self._residual()
         return self
 
     @property
@@ -228,12 +228,12 @@ class KernelMap(LatentMap):
         return gram + RIDGE * gram.diagonal().mean() * torch.eye(len(gram), device=gram.device, dtype=gram.dtype)
 
     def _choose(self) -> float:
-        """The length scale of the smallest leave-one-out error; [K^-1 R]_t / [K^-1]_tt is the one at t."""
+        """The length scale of the smallest leave-one-out error, in spreads; [K^-1 R]_t / [K^-1]_tt is the one at t."""
         steps = self._positions.diff()
         step = float(steps.mean()) if len(steps) else 1.0
         products = torch.zeros_like(self._gram(step))
         for i in range(self.num_segments):
-            offsets = self._offsets(i)
+            offsets = self._offsets(i) / self.spreads.clamp_min(torch.finfo(self.spreads.dtype).tiny)
             products += (offsets @ offsets.mT).double()
         errors = {}
         for length_scale in (scale * step for scale in LENGTH_SCALES):
@@ -242,17 +242,23 @@ class KernelMap(LatentMap):
             errors[length_scale] = float(left_out.sum().nan_to_num(float("inf")))
         return min(errors, key=errors.__getitem__)
 
-    def _measure(self) -> None:
-        """Residuals and spreads of each coordinate, walk by walk."""
-        at_points = self._weights(self._positions)  # (T, T)
-        sums = [torch.zeros_like(self.theta_star) for _ in range(3)]
+    def _spread(self) -> Tensor:
+        """The deviation of each coordinate over the recorded points, walk by walk."""
+        mean, square = torch.zeros_like(self.theta_star), torch.zeros_like(self.theta_star)
         for i in range(self.num_segments):
             offsets = self._offsets(i)
-            misses = at_points @ offsets - offsets
-            for total, term in zip(sums, (offsets.mean(0), offsets.pow(2).mean(0), misses.pow(2).mean(0)), strict=True):
-                total += term / self.num_segments
-        mean, square, miss = sums
-        self.spreads, self.residuals = (square - mean**2).clamp_min(0).sqrt(), miss.sqrt()
+            mean += offsets.mean(0) / self.num_segments
+            square += offsets.pow(2).mean(0) / self.num_segments
+        return (square - mean**2).clamp_min(0).sqrt()
+
+    def _residual(self) -> Tensor:
+        """The root mean square distance of each recorded coordinate from what its position decodes to."""
+        at_points = self._weights(self._positions)  # (T, T)
+        square = torch.zeros_like(self.theta_star)
+        for i in range(self.num_segments):
+            offsets = self._offsets(i)
+            square += (at_points @ offsets - offsets).pow(2).mean(0) / self.num_segments
+        return square.sqrt()
 
     def state(self) -> dict[str, Any]:
         return {"latent_dim": self.latent_dim}

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from .curvature import MAX_HESSIAN, hessian
 from .minibatches import MinibatchPotential
 from .potential import BatchedPotential
 from .units import PriorUnits, prior_units
@@ -22,6 +23,8 @@ from .units import PriorUnits, prior_units
 ADAM_STEPS = 300  # from scratch, for all starts at once
 BATCH_STEPS = 1000  # of Adam on minibatches
 SETTLED = 0.1  # nats in 50 iterations: less than this does not move the posterior
+NECK_ITERATIONS = 100
+NECK = 4.0  # prior deviations: a coordinate that far out is looked at for whether it sits in the neck of a funnel
 FAR = 10.0  # prior deviations: a coordinate that far out, with the energy still falling, runs away
 
 
@@ -34,8 +37,8 @@ class MapEstimate:
         params: The same by site, constrained.
         energy: U at theta_star.
         converged: Whether the energy had stopped falling.
-        unbounded: Sites along which the density has no maximum; they stand at the prior's median, and
-            theta_star is the best point given that.
+        unbounded: Sites along which the density has no maximum, or only one in the neck of a funnel; they stand at the
+            prior's median, and theta_star is the best point given that.
         energies: The energy along the search.
         units: The prior's centre and deviations, which the search used.
     """
@@ -91,6 +94,12 @@ def find_map(
                 break
             free = free & ~_with_their_sites(potential, runaway)
             starts = torch.where(free, starts[:1], torch.zeros_like(z))
+        if converged and len(starts) > 1 and not potential.is_noisy:
+            far = _in_a_neck(potential, units, z, free)
+            if bool(far.any()):
+                free = free & ~far
+                starts = torch.where(free, z, 0.0)[None]
+                z, energies, converged = _descend(potential, units, starts, free, max_iterations, bar)
     theta = units.theta(z).detach()
     energy = energies[-1]
     if not (bool(theta.isfinite().all()) and math.isfinite(energy)):
@@ -225,6 +234,33 @@ def _lbfgs(evaluate: Evaluate, start: Tensor, max_iterations: int, bar: tqdm) ->
     return best, energies, settled and rounding < SETTLED
 
 
+def _in_a_neck(potential: BatchedPotential, units: PriorUnits, z: Tensor, free: Tensor) -> Tensor:
+    """Which coordinates (D,) are far out only because they sit in the neck of a funnel.
+
+    A hierarchical density can be highest where next to none of its mass is: where a scale makes all of its effects
+    narrow. So sites that are far out are compared with the prior's median by Laplace's approximation of their own
+    density, with all others integrated out.
+    """
+    far = _with_their_sites(potential, free & (z.abs() > NECK))
+    rest = free & ~far
+    if potential.dim > MAX_HESSIAN or not bool(far.any()) or not bool(rest.any()):
+        return torch.zeros_like(far)
+    middle = torch.where(far, 0.0, z)
+    with tqdm(disable=True) as bar:
+        middle, _, _ = _descend(potential, units, middle[None], rest, NECK_ITERATIONS, bar)
+    wins = _log_volume(potential, units, middle, rest) > _log_volume(potential, units, z, rest)
+    return far if wins else torch.zeros_like(far)
+
+
+def _log_volume(potential: BatchedPotential, units: PriorUnits, z: Tensor, over: Tensor) -> float:
+    """Laplace's log density at z with the coordinates in `over` integrated out, up to a constant."""
+    theta = units.theta(z)
+    curvature = hessian(potential, theta, units.scale, 20)[over][:, over]
+    return -float(potential.value(theta[None])) - 0.5 * float(
+        torch.linalg.eigvalsh(curvature).clamp_min(1e-3).log().sum()
+    )
+
+
 def _with_their_sites(potential: BatchedPotential, coordinates: Tensor) -> Tensor:
     """All coordinates of the sites that the marked ones belong to."""
     marked = coordinates.clone()
@@ -236,9 +272,9 @@ def _with_their_sites(potential: BatchedPotential, coordinates: Tensor) -> Tenso
 def _say(converged: bool, unbounded: tuple[str, ...], energies: list[float]) -> None:
     if unbounded:
         warnings.warn(
-            f"the density has no maximum along {', '.join(map(repr, unbounded))}: the energy falls without end. "
-            "The walk starts from the best point with it at the prior's median. A non-centred parametrisation "
-            "(pyro.infer.reparam.LocScaleReparam) removes the cause.",
+            f"the density has no maximum along {', '.join(map(repr, unbounded))} that the posterior is near: the "
+            "energy falls into a funnel. The walk starts from the best point with it at the prior's median. Where "
+            "effects are centred, a non-centred parametrisation (pyro.infer.reparam.LocScaleReparam) removes the cause.",
             stacklevel=3,
         )
     elif not converged:

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .curvature import MAX_HESSIAN, hessian, hessian_times
 from .potential import BatchedPotential
 
 NUM_POWER_ITERATIONS = 15
-MAX_HESSIAN = 200
 MEASURED = ("curvature", "posterior_scale")  # of a Ground, when first asked for
 
 
@@ -34,6 +34,19 @@ class Ground:
         """The same ground with its energy run in another way; what was measured of it is kept."""
         other = replace(self, potential=potential)
         vars(other).update({name: value for name, value in vars(self).items() if name in MEASURED})
+        return other
+
+    def widened(self, points: Tensor) -> Ground:
+        """With the posterior's deviations at least those of these points (n, D), where the prior allows it.
+
+        The curvature at the MAP misleads where the MAP is not typical: the Jacobian of a scale can put it at a large
+        one, and the effects that it multiplies then seem narrow.
+        """
+        other = replace(self)
+        vars(other).update(vars(self))
+        vars(other)["posterior_scale"] = torch.maximum(
+            self.posterior_scale, points.std(0).nan_to_num().minimum(self.scale)
+        )
         return other
 
     @cached_property
@@ -57,9 +70,9 @@ class Ground:
         dim = len(self.scale)
         if dim > MAX_HESSIAN:
             return self.scale
-        steps = torch.eye(dim, device=self.scale.device, dtype=self.scale.dtype)
-        rows = torch.cat([self._hessian_times(v, self.scale) for v in steps.split(self.num_particles)])
-        values, vectors = torch.linalg.eigh(((rows + rows.T) / 2).nan_to_num().double())
+        values, vectors = torch.linalg.eigh(
+            hessian(self._fixed_potential, self.theta_star, self.scale, self.num_particles)
+        )
         variance = (vectors**2 / values.clamp_min(1e-3)).sum(-1).clamp_max(1.0)
         return self.scale * variance.sqrt().to(self.scale.dtype)
 
@@ -73,7 +86,7 @@ class Ground:
         largest = v[:, 0]
         for _ in range(NUM_POWER_ITERATIONS):
             v = v / v.norm(dim=-1, keepdim=True)
-            product = self._hessian_times(v, self.posterior_scale)
+            product = hessian_times(self._fixed_potential, self.theta_star, self.posterior_scale, v)
             largest = (product * v).sum(-1)
             v = product.nan_to_num() + 1e-12 * v
         return float(largest.nan_to_num().abs().max())
@@ -81,13 +94,6 @@ class Ground:
     @cached_property
     def _fixed_potential(self) -> BatchedPotential:
         return self.potential.fixed()
-
-    def _hessian_times(self, v: Tensor, scale: Tensor) -> Tensor:
-        """The Hessian at the MAP in units of `scale`, times each row of v (n, D), from differences of gradients."""
-        center = self.theta_star.expand(len(v), -1)
-        width = torch.finfo(v.dtype).eps ** (1 / 3)
-        ahead, behind = (self._fixed_potential.grad(center + side * width * scale * v) for side in (1, -1))
-        return (ahead - behind) * scale / (2 * width)
 
 
 @dataclass(frozen=True)

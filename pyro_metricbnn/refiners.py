@@ -16,11 +16,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .particles import MAX_HESSIAN, Ground, Particles, start
+from .curvature import MAX_HESSIAN
+from .particles import Ground, Particles, start
 
 MIN_DIM = 8  # Steer's dynamics degenerate in few dimensions (D - 1 = 0 at D = 1): smaller models are padded
 ValueAndGrad = Callable[[Tensor], tuple[Tensor, Tensor]]
-SHORTEST_PATH = 76.0
+SHORTEST_PATH = 304.0  # of models in posterior units: with a quarter of it 6 of 20 ordinary Pyro models were off
+MIN_POINTS = 40  # for a deviation
 TUNING_GAIN = 0.3  # of the way to the step that the last error asks for
 
 
@@ -47,9 +49,9 @@ class Refiner(ABC):
     def num_gradients(self, ground: Ground) -> int:
         """About how many gradients a whole walk takes."""
 
-    def approach(self, ground: Ground, particles: Particles) -> Particles:
-        """Go to where the record begins; by default that is the MAP."""
-        return particles
+    def approach(self, ground: Ground, particles: Particles) -> tuple[Ground, Particles]:
+        """Go to where the record begins, by default the MAP; the ground comes back with what was learned of it."""
+        return ground, particles
 
     @abstractmethod
     def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
@@ -134,8 +136,8 @@ class Steer(Refiner):
     Args:
         effort: Time for fidelity: the path grows with its root and the step shrinks about as fast, so the number
             of gradients grows about with it.
-        path: Length of the walk in units of sqrt(D), the approach included; None for 6, and more in models of
-            less than 160 coordinates (24 at 10), where gradients are cheap and averages need the length.
+        path: Length of the walk in units of sqrt(D), the approach included; None for 6, and more in models of up to
+            200 coordinates (96 at 10), where gradients are cheap and averages need the length.
         warmup: The part of the path that is walked before the first point is recorded; None for a fifth in models
             of up to 200 coordinates, none in larger ones. There the way from the MAP is part of the posterior, as in
             the paper: without it one confident mistake costs much (Ionosphere, two splits: negative log-likelihood
@@ -176,7 +178,8 @@ class Steer(Refiner):
     def length(self, dim: int) -> float:
         """The whole path."""
         root = math.sqrt(dim + self.padding(dim))
-        return math.sqrt(self.effort) * (self.path * root if self.path else max(SHORTEST_PATH, 6 * root))
+        shortest = SHORTEST_PATH if dim <= MAX_HESSIAN else 0.0
+        return math.sqrt(self.effort) * (self.path * root if self.path else max(shortest, 6 * root))
 
     def reach(self, ground: Ground) -> float:
         return (self.length(len(ground.scale)) - self.approach_length(ground)) / ground.num_steps
@@ -189,17 +192,22 @@ class Steer(Refiner):
         step = self.step_size or math.sqrt(self._first_step(ground) * self._largest_step(ground))
         return int(self.length(len(ground.scale)) / step)
 
-    def approach(self, ground: Ground, particles: Particles) -> Particles:
-        """Leave the MAP for where posterior samples live, and find the step size on the way."""
+    def approach(self, ground: Ground, particles: Particles) -> tuple[Ground, Particles]:
+        """Leave the MAP for where posterior samples live, and find the step size and the units on the way."""
         particles = replace(particles, step_size=self.step_size or self._first_step(ground))
         length = self.approach_length(ground)
         if length == 0:
-            return particles
+            return ground, particles
         num_blocks = max(1, math.ceil(length / self.reach(ground)))
-        for _ in range(num_blocks):
+        third = num_blocks // 3
+        seen: list[Tensor] = []
+        for block in range(1, num_blocks + 1):
             moved, _ = self.walk(ground, particles, length / num_blocks)
             particles = moved.where(moved.is_finite, particles)
-        return particles
+            seen.append(particles.theta)
+            if block in (third, 2 * third) and len(seen) * len(particles.theta) >= MIN_POINTS:
+                ground, seen = ground.widened(torch.cat(seen)), []
+        return ground, particles
 
     def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
         return self.walk(ground, particles, self.reach(ground))

@@ -41,12 +41,13 @@ def new_record(
     return Recorder(ground.potential.sites, ground.theta_star, energy, num_points, spacing, approach, dtype, device)
 
 
-def leave(ground: Ground, refiner: Refiner, make_record: NewRecord) -> WalkState:
-    """All particles where the record begins."""
+def leave(ground: Ground, refiner: Refiner, make_record: NewRecord) -> tuple[Ground, WalkState]:
+    """All particles where the record begins, and the ground with what was learned of it on the way there."""
     particles = checked(start(ground, refiner.padding(len(ground.scale))))
     record = make_record(ground, particles.energy)
     alive = torch.ones_like(particles.energy, dtype=torch.bool)
-    return WalkState(refiner.approach(ground, particles), alive, record)
+    ground, particles = refiner.approach(ground, particles)
+    return ground, WalkState(particles, alive, record)
 
 
 def go_on(

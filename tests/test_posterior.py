@@ -137,10 +137,9 @@ def test_a_very_narrow_tube_keeps_its_digits() -> None:
     assert float(difference) == pytest.approx(0.5, abs=1e-3)
 
 
-def test_by_default_the_tube_is_the_reconstruction_error_or_a_part_of_the_spread() -> None:
+def test_by_default_the_tube_is_a_small_part_of_each_coordinates_spread() -> None:
     curves = Curves(straight)
-    torch.testing.assert_close(MetricPosterior(curves).tube_scale, curves.residuals)
-    curves.residuals = torch.zeros_like(curves.residuals)
+    curves.spreads = torch.tensor([1.0, 100.0, 0.01], dtype=torch.float64)
     torch.testing.assert_close(MetricPosterior(curves).tube_scale, 5e-4 * curves.spreads)
 
 

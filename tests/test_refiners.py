@@ -70,7 +70,7 @@ def test_a_step_moves_by_its_length_whatever_the_gradient() -> None:
 def test_the_energy_error_falls_with_the_third_power_of_the_step() -> None:
     ground = ground_of(gaussian(torch.diag(torch.linspace(0.2, 2, 8, dtype=torch.float64))), 8, num_particles=50)
     steer = Steer(step_size=1.0, decoherence=math.inf)
-    p = steer.approach(ground, start(ground))
+    _, p = steer.approach(ground, start(ground))
 
     def error(eps: float) -> float:
         *_, value = steered_step(
