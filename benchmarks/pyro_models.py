@@ -39,7 +39,7 @@ class Case:
     name: str
     model: Callable[..., Any]
     args: tuple[Any, ...]
-    num_samples: int = NUM_SAMPLES  # a chain of the reference; more where NUTS mixes slowly
+    num_samples: int = NUM_SAMPLES  # a chain of the reference; more where NUTS mixes slowly, fewer where it is slow
 
 
 # -------------------------------------------------------------------------------- one or two unknowns
@@ -284,7 +284,7 @@ def _cases() -> tuple[Case, ...]:
         Case("logistic_regression", logistic_regression, (x, (uniform(80) < (2 * x @ weights).sigmoid()).float())),
         Case("count_regression", count_regression, (x, poisson((1.0 + x @ weights).exp() * gamma))),
         Case("robust_regression", robust_regression, (x[:40, 0], 1.0 + 2 * x[:40, 0] + 0.5 * outliers * normal(40))),
-        Case("shrinkage_regression", shrinkage_regression, (sparse, sparse[:, :2] @ weights[:2] * 2 + normal(50))),
+        Case("shrinkage_regression", shrinkage_regression, (sparse, sparse[:, :2] @ weights[:2] * 2 + normal(50)), 500),
         Case("survival", survival, (x, lifetime.clamp_max(1.0), (lifetime < 1.0).float())),
         Case("gaussian_process", gaussian_process, (place, torch.sin(2 * place) + 0.3 * normal(25))),
         Case(
@@ -296,9 +296,9 @@ def _cases() -> tuple[Case, ...]:
             ),
         ),
         Case("baseball", baseball, (torch.full((18,), 45.0), hits)),
-        Case("nested_plates", nested_plates, (schools,)),
+        Case("nested_plates", nested_plates, (schools,), 500),
         Case("varying_slopes", varying_slopes, (x[:, 0], group, poisson(log_rate.exp()))),
-        Case("local_level", local_level, ((0.3 * normal(40)).cumsum(0) + 0.5 * normal(40),)),
+        Case("local_level", local_level, ((0.3 * normal(40)).cumsum(0) + 0.5 * normal(40),), 500),
         Case("mixture", mixture, (torch.cat([-1.5 + 0.7 * normal(20), 2.0 + normal(40)]),)),
         Case("covariance_matrix", covariance_matrix, (normal(40, 3) @ tall.T * torch.tensor([1.0, 2.0, 0.5]),)),
     )
