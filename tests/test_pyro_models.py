@@ -12,7 +12,6 @@ from torch import Tensor
 
 from benchmarks.pyro_models import CASES, NUM_DRAWS, Case, compare, read_reference, run, supports
 
-pytestmark = pytest.mark.slow
 Moments = Mapping[str, Mapping[str, Tensor]]
 
 
@@ -26,7 +25,7 @@ class Outcome:
     reference: Moments
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+@pytest.fixture(scope="module", params=[pytest.param(case, marks=pytest.mark.slow, id=case.name) for case in CASES])
 def outcome(request: pytest.FixtureRequest) -> Outcome:
     case: Case = request.param
     metric, _ = run(case, seed=0)
