@@ -1,6 +1,6 @@
 """The curvature of the energy at a point, from differences of gradients.
 
-In: a BatchedPotential, a point (D,) and the units (D,) of its coordinates.  Out: products with the Hessian, or all of it.
+In: a BatchedPotential, a point (D,) and the units (D,) of its coordinates.  Out: the Hessian, or products with it.
 """
 
 from __future__ import annotations

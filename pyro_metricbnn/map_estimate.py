@@ -274,7 +274,7 @@ def _say(converged: bool, unbounded: tuple[str, ...], energies: list[float]) -> 
         warnings.warn(
             f"the density has no maximum along {', '.join(map(repr, unbounded))} that the posterior is near: the "
             "energy falls into a funnel. The walk starts from the best point with it at the prior's median. Where "
-            "effects are centred, a non-centred parametrisation (pyro.infer.reparam.LocScaleReparam) removes the cause.",
+            "effects are centred, a non-centred parametrisation (pyro.infer.reparam.LocScaleReparam) helps.",
             stacklevel=3,
         )
     elif not converged:

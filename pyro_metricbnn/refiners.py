@@ -199,13 +199,12 @@ class Steer(Refiner):
         if length == 0:
             return ground, particles
         num_blocks = max(1, math.ceil(length / self.reach(ground)))
-        third = num_blocks // 3
         seen: list[Tensor] = []
         for block in range(1, num_blocks + 1):
             moved, _ = self.walk(ground, particles, length / num_blocks)
             particles = moved.where(moved.is_finite, particles)
             seen.append(particles.theta)
-            if block in (third, 2 * third) and len(seen) * len(particles.theta) >= MIN_POINTS:
+            if block < num_blocks and len(seen) >= num_blocks / 6 and len(seen) * len(particles.theta) >= MIN_POINTS:
                 ground, seen = ground.widened(torch.cat(seen)), []
         return ground, particles
 
