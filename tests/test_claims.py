@@ -6,12 +6,24 @@ from pathlib import Path
 import pyro
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks import cold_start, throughput
 from benchmarks.datasets import Problem, snelson
+from benchmarks.latent import seconds_of
 from benchmarks.networks import mlp, train
-from pyro_metricbnn import Adam, BatchedPotential, DriftRefineKernel, Gaussian, Steer, Trajectories, bayesianize
+from pyro_metricbnn import (
+    Adam,
+    AutoencoderMap,
+    BatchedPotential,
+    DriftRefineKernel,
+    Gaussian,
+    MetricBNN,
+    Steer,
+    Trajectories,
+    bayesianize,
+    predict,
+)
 from pyro_metricbnn.refiners import Refiner
 
 pytestmark = pytest.mark.slow
@@ -57,6 +69,47 @@ def test_refining_leaves_a_hundredth_of_the_drifts_loss_at_the_typical_radius(ne
         ends = walk_of(net, problem, refiner).thetas[:, -1]
         losses.append(potential.energy_parts(ends)[1].mean())
     assert losses[0] <= losses[1] / 100
+
+
+# ------------------------------------------------------------------------------- the latent posterior
+
+
+@pytest.fixture(scope="module")
+def metric(net: nn.Module, problem: Problem) -> MetricBNN:
+    pyro.set_rng_seed(1)
+    return MetricBNN(bayesianize(net, Gaussian(NOISE))).run(problem.x, problem.y, progress=False)
+
+
+def train_nll(metric: MetricBNN, samples: dict[str, Tensor], problem: Problem) -> float:
+    return -float(predict(metric.model, samples, problem.x).log_prob(problem.y).mean())  # type: ignore[arg-type]
+
+
+def test_latent_draws_are_as_good_as_the_walks_own_points(metric: MetricBNN, problem: Problem) -> None:
+    walked, drawn = (train_nll(metric, samples, problem) for samples in (metric.get_samples(), metric.draw(2000)))
+    assert abs(drawn - walked) <= 0.03
+
+
+def test_refining_takes_draws_back_to_the_walks_energies(metric: MetricBNN, problem: Problem) -> None:
+    walked = train_nll(metric, metric.get_samples(), problem)
+    assert abs(train_nll(metric, metric.draw(1000, num_refinements=50), problem) - walked) <= 0.015
+
+
+def test_our_autoencoders_draws_come_near_the_walk_that_they_were_fitted_to(net: nn.Module, problem: Problem) -> None:
+    pyro.set_rng_seed(1)
+    kernel = DriftRefineKernel(bayesianize(net, Gaussian(NOISE)), refiner=Adam())
+    metric = MetricBNN(kernel, latent_map=AutoencoderMap()).run(problem.x, problem.y, progress=False)
+    walked, drawn = (train_nll(metric, samples, problem) for samples in (metric.get_samples(), metric.draw(1000)))
+    assert drawn - walked <= 0.15
+
+
+def test_fitting_the_latent_map_takes_at_most_a_tenth_of_the_walk(metric: MetricBNN, problem: Problem) -> None:
+    def walk() -> None:
+        metric.kernel.walk(problem.x, problem.y, progress=False)
+
+    assert seconds_of(lambda: metric.latent_map.fit(metric.trajectories))[1] <= seconds_of(walk)[1] / 10
+
+
+# ----------------------------------------------------------------------------------------- speed
 
 
 def test_a_cold_walk_takes_no_longer_than_training_an_ensemble(data_folder: Path | None) -> None:

@@ -295,6 +295,32 @@ def test_a_density_that_is_only_far_from_its_prior_is_not_called_unbounded() -> 
 # --------------------------------------------------------------------------------------- minibatches
 
 
+def narrowing(y: Tensor) -> None:
+    """Highest where the scale is exp(-18), eighteen deviations out, because all effects are narrow there."""
+    scale = pyro.sample("scale", dist.LogNormal(y.new_zeros(()), 1.0))
+    with pyro.plate("rows", len(y)):
+        effect = pyro.sample("effect", dist.Normal(y.new_zeros(()), scale))
+        pyro.sample("obs", dist.Normal(effect, 1.0), obs=y)
+
+
+def test_a_maximum_in_the_neck_of_a_funnel_is_left_for_the_prior_s_median() -> None:
+    estimate = quietly(BatchedPotential(narrowing, torch.linspace(-0.5, 0.5, 18, dtype=torch.float64)))
+    assert estimate.unbounded == ("scale",)
+    assert float(estimate.params["scale"]) == pytest.approx(1.0, abs=0.5)
+
+
+def test_a_site_that_the_data_pull_far_out_stays_there() -> None:
+    def model(y: Tensor) -> None:
+        mean = pyro.sample("mean", dist.Normal(y.new_zeros(()), 1.0))
+        with pyro.plate("rows", len(y)):
+            effect = pyro.sample("effect", dist.Normal(y.new_zeros(()), 0.3))
+            pyro.sample("obs", dist.Normal(mean + effect, 0.1), obs=y)
+
+    estimate = soundly(BatchedPotential(model, 8 + torch.linspace(-0.5, 0.5, 40, dtype=torch.float64)))
+    assert estimate.unbounded == ()
+    assert float(estimate.params["mean"]) == pytest.approx(8.0, abs=0.1)
+
+
 def test_a_search_on_minibatches_comes_near_the_full_map() -> None:
     batches = DataLoader(TensorDataset(X, SIGNAL), batch_size=4)
     estimate = quietly(MinibatchPotential(conjugate_regression, batches))

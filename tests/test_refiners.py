@@ -192,6 +192,21 @@ def test_drift_directions_are_uniform_on_the_sphere() -> None:
     torch.testing.assert_close(first, torch.linspace(-1, 1, 20_000, dtype=torch.float64), atol=0.03, rtol=0)
 
 
+def test_the_approach_widens_units_that_the_curvature_at_the_map_makes_too_narrow() -> None:
+    steer, dim = Steer(), 10
+    ground = ground_of(standard(dim), dim, num_particles=20, num_steps=100)
+    vars(ground)["posterior_scale"] = torch.full((dim,), 0.05, dtype=torch.float64)
+    after, _ = steer.approach(ground, start(ground))
+    assert float(after.posterior_scale.mean()) > 0.5
+    assert (after.posterior_scale <= ground.scale).all()
+
+
+def test_units_are_never_narrowed_by_the_approach() -> None:
+    ground = ground_of(standard(10), 10, num_particles=20, num_steps=100)
+    after, _ = Steer().approach(ground, start(ground))
+    assert (after.posterior_scale >= ground.posterior_scale).all()
+
+
 def test_descent_is_the_papers_update() -> None:
     ground = ground_of(standard(5), 5)
     p = start(ground)
