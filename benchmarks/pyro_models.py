@@ -30,7 +30,7 @@ from pyro_metricbnn import MetricBNN
 REFERENCE = Path(__file__).with_suffix(".json")
 NUM_CHAINS, NUM_WARMUP, NUM_SAMPLES = 4, 500, 1000  # of the reference
 NUTS_SETTINGS = {"full_mass": True, "target_accept_prob": 0.9}
-NUM_DRAWS = 1000
+NUM_DRAWS = 10_000  # the deviation of 1,000 draws of a heavy-tailed site is off by a quarter now and then
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import MCMC
+from pyro.infer import MCMC, Predictive, Trace_ELBO
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -74,6 +74,27 @@ def run_the_flow(device: str, dtype: torch.dtype, likelihood: Likelihood, num_ou
     walk.thinned(2)
 
 
+def use_the_posterior(device: str, dtype: torch.dtype, likelihood: Likelihood, num_outputs: int) -> None:
+    """All that can be asked of a finished run."""
+    x = torch.linspace(-1, 1, 12, device=device, dtype=dtype)[:, None]
+    y = (x > 0).squeeze(-1).long() if isinstance(likelihood, Categorical) else (x > 0).to(dtype)
+    model = bayesianize(nn.Linear(1, num_outputs, device=device, dtype=dtype), likelihood)
+    kernel = DriftRefineKernel(model, refiner=Steer(path=2), num_steps=4)
+    metric = MetricBNN(kernel, num_particles=2).run(x, y, progress=False)
+    theta = metric.posterior.sample(torch.Size((3,)))
+    tensors = [theta, metric.posterior.log_prob(theta), metric.posterior.mean, metric.posterior.variance]
+    tensors += [*metric.latent_map.encode(theta), *metric.guide.median().values()]
+    tensors += [*metric.draw(2).values(), *metric.draw(2, num_refinements=1).values()]
+    prediction = metric.predict(x, 3, chunk_size=5)
+    tensors += [prediction.mean, prediction.std, prediction.noise_std, prediction.model_std, prediction.quantile(0.1)]
+    tensors += [prediction.log_prob(y)]
+    if isinstance(likelihood, (Categorical, Bernoulli)):
+        tensors += [prediction.probs, prediction.entropy, prediction.mutual_information]
+    Predictive(model, guide=metric.guide, num_samples=2)(x)
+    Trace_ELBO().loss(model, metric.guide, x, y)
+    assert {(tensor.device.type, tensor.dtype) for tensor in tensors} == {(device, dtype)}
+
+
 @pytest.mark.parametrize(("likelihood", "num_outputs"), LIKELIHOODS)
 def test_no_tensor_is_made_on_the_default_device(
     likelihood: Likelihood, num_outputs: int, meta_by_default: None
@@ -111,6 +132,25 @@ def test_everything_runs_in_float64(likelihood: Likelihood, num_outputs: int) ->
 @pytest.mark.parametrize("refiner", REFINERS)
 def test_every_refiner_runs_in_float64(refiner: Refiner) -> None:
     run_the_flow("cpu", torch.float64, Gaussian(0.3), 1, refiner)
+
+
+@pytest.mark.parametrize(("likelihood", "num_outputs"), LIKELIHOODS)
+def test_what_comes_of_a_posterior_is_not_made_on_the_default_device(
+    likelihood: Likelihood, num_outputs: int, meta_by_default: None
+) -> None:
+    use_the_posterior("cpu", torch.float32, likelihood, num_outputs)
+
+
+@pytest.mark.parametrize(("likelihood", "num_outputs"), LIKELIHOODS)
+def test_what_comes_of_a_posterior_in_float64_is_in_float64(likelihood: Likelihood, num_outputs: int) -> None:
+    use_the_posterior("cpu", torch.float64, likelihood, num_outputs)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize(("likelihood", "num_outputs"), LIKELIHOODS)
+def test_what_comes_of_a_posterior_on_the_gpu_is_on_the_gpu(likelihood: Likelihood, num_outputs: int) -> None:
+    use_the_posterior("cuda", torch.float32, likelihood, num_outputs)
 
 
 def test_a_data_loader_of_float64_walks_in_float64() -> None:
