@@ -16,6 +16,8 @@ from torch import Tensor
 
 from .sites import Model, Sites
 
+NUM_DRAWS = 2000  # for the quantiles of a posterior that is not made of curves
+
 
 class AutoMetric(AutoContinuous):
     """A guide whose unconstrained latent vector comes from a fitted posterior; it has nothing to train.
@@ -65,7 +67,12 @@ class AutoMetric(AutoContinuous):
     @torch.no_grad()
     def quantiles(self, quantiles: Sequence[float], *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Quantiles of each unconstrained coordinate, taken to the support: (Q, *site shape) by site."""
-        points = self.posterior.knots.flatten(0, 1)  # (points, D), all equally likely
+        points = self._points()  # (points, D), all equally likely
         levels = torch.as_tensor(quantiles, device=points.device, dtype=points.dtype)
         theta = torch.cat([columns.quantile(levels, dim=0) for columns in points.split(64, dim=1)], dim=1)
         return self.sites.unflatten(theta)
+
+    def _points(self) -> Tensor:
+        if hasattr(self.posterior, "knots"):
+            return self.posterior.knots.flatten(0, 1)
+        return self.posterior.sample(torch.Size((NUM_DRAWS,)))

@@ -3,11 +3,12 @@
 import pickle
 
 import pyro
+import pytest
 import torch
 from pyro import poutine
 from pyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
 
-from pyro_metricbnn import MetricBNN
+from pyro_metricbnn import AutoMetric, MetricBNN, TrajectoryPosterior, gaussian_posterior
 
 from .runs import GROUPS, X
 
@@ -89,3 +90,13 @@ def test_the_guide_works_under_predictive_in_parallel_and_in_turn(groups: Metric
 def test_the_guide_leaves_the_param_store_empty(groups: MetricBNN) -> None:
     groups.guide(GROUPS)
     assert len(pyro.get_param_store()) == 0
+
+
+@pytest.mark.parametrize("kind", ["walk", "gaussian"])
+def test_the_simpler_posteriors_make_guides_too(groups: MetricBNN, kind: str) -> None:
+    walk = groups.trajectories
+    posterior = TrajectoryPosterior(walk, tube_scale=1e-3) if kind == "walk" else gaussian_posterior(walk)
+    guide = AutoMetric(groups.model, posterior, walk.sites, (GROUPS,), {})
+    assert guide.sample_posterior(4)["effect"].shape == (4, 6)
+    assert (guide.quantiles([0.1, 0.9])["spread"].diff(dim=0) > 0).all()
+    assert torch.isfinite(torch.tensor(Trace_ELBO().loss(groups.model, guide, GROUPS)))
