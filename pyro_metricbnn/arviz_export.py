@@ -36,8 +36,8 @@ def _constants(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any], l
         named = {**{f"argument_{i}": value for i, value in enumerate(args)}, **kwargs}
     result: Group = {}
     rows: dict[int, list[str]] = {}
-    for plate, indices in layout.plates.items():
-        rows.setdefault(len(indices), []).append(plate)
+    for plate, num_rows in layout.plates.items():
+        rows.setdefault(num_rows, []).append(plate)
     for name, value in ((n, v) for key, v in named.items() for n, v in _leaves(key, v)):
         if not any(_same(value, seen) for seen in layout.values.values()):
             variable = f"{name}_argument" if name in layout.plates else name
@@ -53,7 +53,7 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
         for number, item in enumerate(value):
             yield from _leaves(f"{name}_{number}", item)
     elif torch.is_tensor(value) or isinstance(value, (bool, int, float)):
-        yield name, torch.as_tensor(value)
+        yield name, value if torch.is_tensor(value) else torch.as_tensor(value, device="cpu")
 
 
 def _same(value: Tensor, observed: Tensor) -> bool:
@@ -121,7 +121,7 @@ def to_arviz(
         groups.update(_prior_groups(pointwise, prior))
     groups["observed_data"] = {name: (layout.observed[name].dims, value) for name, value in layout.values.items()}
     groups["constant_data"] = _constants(model, args, kwargs, layout)
-    return _assembled({name: group for name, group in groups.items() if group}, layout, draws, coords or {})
+    return _assembled({name: group for name, group in groups.items() if group}, draws, coords or {})
 
 
 def _is_prediction(model: Model, name: str) -> bool:
@@ -174,7 +174,7 @@ def _variable(shape: Shape, value: Tensor) -> tuple[tuple[str, ...], Tensor]:
 # ------------------------------------------------------------------------------------- ArviZ and xarray
 
 
-def _assembled(groups: dict[str, Group], layout: Layout, draws: PosteriorDraws, coords: Coords) -> Any:
+def _assembled(groups: dict[str, Group], draws: PosteriorDraws, coords: Coords) -> Any:
     """The object of the ArviZ that is installed. Loaded here: importing it takes longer than importing Pyro."""
     import arviz
     import xarray
@@ -184,11 +184,9 @@ def _assembled(groups: dict[str, Group], layout: Layout, draws: PosteriorDraws, 
     attributes = {"created_at": datetime.now(UTC).isoformat(), "inference_library": draws.library}
     datasets = {}
     for title, group in groups.items():
-        labels: dict[str, Any] = {dim: range(n) for dim, n in lengths[title].items()}
-        known: dict[str, Any] = {dim: rows.tolist() for dim, rows in layout.plates.items()}
-        if draws.chains is not None and not title.startswith("prior"):
-            known["chain"] = draws.chains
-        labels.update({dim: of for dim, of in {**known, **coords}.items() if dim in labels})
+        labels: dict[str, Any] = {dim: coords.get(dim, range(n)) for dim, n in lengths[title].items()}
+        if draws.chains is not None and "chain" in labels and not title.startswith("prior"):
+            labels["chain"] = draws.chains
         variables = {name: (dims, _array(value)) for name, (dims, value) in group.items()}
         datasets[title] = xarray.Dataset(variables, {dim: list(of) for dim, of in labels.items()}, attributes)
     if "InferenceData" in vars(arviz):  # 1.x answers to the name too, with a warning

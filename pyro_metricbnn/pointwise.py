@@ -49,7 +49,7 @@ class Layout:
     deterministic: dict[str, Shape]
     observed: dict[str, Shape]
     values: dict[str, Tensor]  # of the observed sites
-    plates: dict[str, Tensor]  # the rows that each takes
+    plates: dict[str, int]  # rows of each
 
     @property
     def chunk_size(self) -> int:
@@ -79,7 +79,7 @@ def find_layout(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
         if node["type"] != "sample" or isinstance(node["fn"], Unit):  # pyro.factor observes nothing
             continue
         if site_is_subsample(node):
-            layout.plates[_dim(name)] = _rows(name, node)
+            layout.plates[_dim(name)] = _num_rows(name, node)
         else:
             _place(layout, name, node)
     if not layout.latent:
@@ -97,7 +97,7 @@ def _place(layout: Layout, name: str, node: Mapping[str, Any]) -> None:
         event_dim = 0 if fn.event_dim == value.dim() else fn.event_dim
         layout.deterministic[name] = _shape(name, value.shape, event_dim, node)
     elif node["is_observed"]:
-        value = torch.as_tensor(value)
+        value = value if torch.is_tensor(value) else torch.as_tensor(value, device="cpu")
         size = torch.broadcast_shapes(value.shape, fn.shape())
         layout.observed[name] = _shape(name, size, fn.event_dim, node)
         layout.values[name] = value.expand(size)
@@ -105,14 +105,14 @@ def _place(layout: Layout, name: str, node: Mapping[str, Any]) -> None:
         layout.latent[name] = _shape(name, value.shape, fn.event_dim, node)
 
 
-def _rows(name: str, node: Mapping[str, Any]) -> Tensor:
+def _num_rows(name: str, node: Mapping[str, Any]) -> int:
     fn = node["fn"]
-    if fn.subsample_size is not None and fn.subsample_size < fn.size and not node["is_observed"]:
+    if fn.subsample_size is not None and fn.subsample_size < fn.size:
         raise ValueError(
             f"the plate {name!r} draws {fn.subsample_size} of {fn.size} rows anew at each call: each draw would be "
             "judged on other data. Export with the model without its subsample_size."
         )
-    return node["value"]
+    return fn.size
 
 
 def _dim(name: str) -> str:
@@ -181,7 +181,10 @@ class Pointwise:
         return {n: found[n] for n in self.layout.observed}, {n: found[n] for n in self.layout.deterministic}
 
     def new_observations(self, draws: Draws) -> Draws:
-        """One new value of all that is observed for each draw: (S, ...)."""
+        """One new value of all that is observed for each draw: (S, ...).
+
+        One draw after another for what torch cannot draw under vmap: multivariate normals, Student's t, Dirichlet, ...
+        """
 
         def of(values: Draws) -> Draws:
             trace = self._trace(poutine.condition(NewObservations(self.layout.observed)(self.model), data=values))

@@ -131,7 +131,8 @@ def _by_chain(samples: Mapping[str, Any], layout: Layout) -> Draws:
                 f"{name!r} is what the model observes, the observations are missing from its arguments; a discrete "
                 "site that was summed out has to be drawn first, with pyro.infer.infer_discrete."
             )
-        value = torch.as_tensor(samples[name])
+        value = samples[name]
+        value = value if torch.is_tensor(value) else torch.as_tensor(value, device="cpu")
         num_leading = value.dim() - len(shape.size)
         if num_leading not in (1, 2) or value.shape[num_leading:] != shape.size:
             raise ValueError(

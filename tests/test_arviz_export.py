@@ -122,7 +122,7 @@ def test_the_log_likelihood_is_that_of_a_loop_over_pyro_traces(site: str, chunk_
     np.testing.assert_allclose(data["log_likelihood"][site].values[0], expected, rtol=1e-12, atol=1e-13)
 
 
-def test_the_model_runs_as_often_for_many_draws_as_for_few() -> None:
+def test_for_the_log_likelihood_the_model_runs_as_often_for_many_draws_as_for_few() -> None:
     calls = []
 
     def counted(*args: Tensor) -> None:
@@ -132,7 +132,7 @@ def test_the_model_runs_as_often_for_many_draws_as_for_few() -> None:
     numbers = []
     for num_samples in (2, 300):
         calls.clear()
-        to_arviz(rich_samples(num_samples), counted, COUNTS, POINTS)
+        to_arviz(rich_samples(num_samples), counted, COUNTS, POINTS, posterior_predictive=False)
         numbers.append(len(calls))
     assert numbers[0] == numbers[1]
 
@@ -142,6 +142,14 @@ def test_a_model_that_vmap_cannot_run_has_the_log_likelihood_of_the_loop() -> No
     y = POINTS[:, 0]
     values = to_arviz(samples, branching, y)["log_likelihood"]["obs"].values[0]
     np.testing.assert_allclose(values, looped_log_likelihood(branching, samples, "obs", y), rtol=1e-12)
+
+
+def test_nothing_is_made_on_the_default_device() -> None:
+    samples = rich_samples()
+    expected = to_arviz(samples, rich, COUNTS, POINTS)["log_likelihood"]["counts"].values
+    with torch.device("meta"):
+        data = to_arviz(samples, rich, COUNTS, POINTS, posterior_predictive=False)
+    np.testing.assert_array_equal(data["log_likelihood"]["counts"].values, expected)
 
 
 def test_masked_observations_have_no_log_likelihood() -> None:
