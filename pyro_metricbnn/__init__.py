@@ -1,5 +1,6 @@
 """Post-hoc Bayesian neural networks for Pyro: walk the low-loss fiber around a MAP estimate."""
 
+from .arviz_export import to_arviz
 from .autoencoder_map import AutoencoderMap
 from .bayesianize import bayesianize
 from .guide import AutoMetric
@@ -36,5 +37,6 @@ __all__ = [
     "find_map",
     "gaussian_posterior",
     "predict",
+    "to_arviz",
 ]
 __version__ = "0.1.0"

@@ -13,6 +13,7 @@ import torch
 from pyro.infer.mcmc.util import diagnostics, print_summary
 from torch import Tensor
 
+from .arviz_export import to_arviz
 from .autoencoder_map import AutoencoderMap
 from .guide import AutoMetric
 from .kernel import DriftRefineKernel
@@ -270,3 +271,21 @@ class MetricBNN:
     def summary(self, prob: float = 0.9) -> None:
         """Print a table of the walk's samples, as Pyro's MCMC does."""
         print_summary(self.trajectories.samples(group_by_chain=True), prob=prob, group_by_chain=True)
+
+    def to_arviz(self, *args: Any, num_samples: int | None = None, **settings: Any) -> Any:
+        """The posterior for ArviZ: the walk's points, a chain for each particle, or draws of the latent posterior.
+
+        Args:
+            *args: The model's arguments, observations included; by default those of `run`.
+            num_samples: Take so many draws of the latent posterior, as one chain; None takes the walk's own points.
+            **settings: What to put in (`log_likelihood`, `posterior_predictive`, `prior`, `coords`, `chunk_size`: see
+                the function `to_arviz`), and the model's keyword arguments.
+
+        Example:
+            >>> metric = MetricBNN(model, num_particles=4, num_steps=10).run(x, y, progress=False)
+            >>> metric.to_arviz()["posterior"]["bias"].shape
+            (4, 10, 1)
+            >>> metric.to_arviz(num_samples=50, posterior_predictive=False)["log_likelihood"]["obs"].shape
+            (1, 50, 20)
+        """
+        return to_arviz(self, self.model, *args, num_samples=num_samples, **settings)
