@@ -152,7 +152,8 @@ def _of_classes(prediction: Prediction, y: Tensor, num_bins: int) -> ClassCalibr
 
 def _of_numbers(prediction: Prediction, y: Tensor, levels: tuple[float, ...]) -> RealCalibration:
     points = prediction.points()  # (P, n, ...)
-    low, high = (quantile(points, [(1 + side * level) / 2 for level in levels]) for side in (-1, 1))  # (levels, n, ...)
+    ends = [(1 + side * level) / 2 for side in (-1, 1) for level in levels]
+    low, high = quantile(points, ends).chunk(2)  # (levels, n, ...) each
     inside = ((low <= y) & (y <= high)).double()
     return RealCalibration(
         nll=-float(prediction.log_prob(y).mean()),

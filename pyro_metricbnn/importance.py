@@ -20,6 +20,7 @@ from .potential import BatchedPotential
 from .sites import Model, Sites
 
 MIN_SAMPLES = 100
+ROUNDING = 1e-3  # of energies in float32: smaller differences of ratios have a tail of no meaning
 MIN_TAIL = 10  # ratios that count at all, below which there is nothing to fit
 
 
@@ -39,8 +40,8 @@ def k_hat(model: Model, guide: Any, *args: Any, num_samples: int = 1000, chunk_s
         **kwargs: The model's keyword arguments.
 
     Returns:
-        k; 0 where all ratios are the same; inf where so few of them count that no tail can be fitted, or where the
-        guide draws what the model has no density for.
+        k; 0 where the largest ratios are all the same; inf where so few count that no tail can be fitted, or where
+        the guide draws what the model has no density for.
 
     Example:
         >>> guide = pyro.infer.autoguide.AutoDiagonalNormal(model, init_scale=1e-3)
@@ -63,10 +64,11 @@ def pareto_k(log_ratios: Tensor) -> float:
     if not bool((log_ratios < float("inf")).all()) or bool((log_ratios == -float("inf")).all()):
         return float("inf")
     ratios = (log_ratios - log_ratios.max()).sort().values.exp()
-    if float(ratios[0]) == 1.0:
-        return 0.0
     num_tail = math.ceil(min(0.2 * len(ratios), 3 * math.sqrt(len(ratios))))
-    excesses = ratios - ratios[-num_tail - 1]
+    cutoff = ratios[-num_tail - 1]
+    if float(cutoff) > 1 - ROUNDING:
+        return 0.0
+    excesses = ratios - cutoff
     excesses = excesses[excesses > 0]
     if len(excesses) < MIN_TAIL:
         return float("inf")
