@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from pyro_metricbnn import Categorical, Gaussian, MetricBNN, bayesianize, predict
+from pyro_metricbnn.agreement import total_variation
 
 from .cold_start import networks, train_all
 from .datasets import UCI, snelson, uci
@@ -66,11 +67,6 @@ def classification(folder: Path, name: str, split: int, reference: Path | None) 
     if reference is not None and split == 0:
         result |= distances(torch.load(reference / f"{name}.pt", weights_only=True), outputs)
     return result
-
-
-def total_variation(p: Tensor, q: Tensor) -> float:
-    """Half the summed difference of class probabilities (n, C), averaged over the inputs."""
-    return float((p - q).abs().sum(-1).mean() / 2)
 
 
 def distances(chains: Tensor, outputs: dict[str, Tensor]) -> dict[str, float]:

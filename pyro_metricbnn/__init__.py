@@ -1,14 +1,19 @@
 """Post-hoc Bayesian neural networks for Pyro: walk the low-loss fiber around a MAP estimate."""
 
+from .agreement import agreement
 from .arviz_export import to_arviz
 from .autoencoder_map import AutoencoderMap
 from .bayesianize import bayesianize
+from .calibration import calibration
+from .diagnostics import health
 from .guide import AutoMetric
+from .importance import k_hat
 from .inference import MetricBNN
 from .kernel import DriftRefineKernel
 from .latent_map import KernelMap
 from .likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
 from .map_estimate import find_map
+from .mixing import function_mixing
 from .posterior import MetricPosterior, TrajectoryPosterior, gaussian_posterior
 from .potential import BatchedPotential
 from .predictive import predict
@@ -33,9 +38,14 @@ __all__ = [
     "Steer",
     "Trajectories",
     "TrajectoryPosterior",
+    "agreement",
     "bayesianize",
+    "calibration",
     "find_map",
+    "function_mixing",
     "gaussian_posterior",
+    "health",
+    "k_hat",
     "predict",
     "to_arviz",
 ]

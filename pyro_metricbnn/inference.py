@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .arviz_export import to_arviz
 from .autoencoder_map import AutoencoderMap
+from .diagnostics import health
 from .guide import AutoMetric
 from .kernel import DriftRefineKernel
 from .latent_map import KernelMap, LatentMap
@@ -261,11 +262,12 @@ class MetricBNN:
 
     def diagnostics(self) -> dict[str, Any]:
         """R-hat and effective sample size of each site, as Pyro's MCMC gives them, and the walk's health."""
-        walk = self.trajectories
-        result = diagnostics(walk.samples(group_by_chain=True), group_by_chain=True)
-        result["frozen"] = (walk.frozen_at <= walk.num_steps).nonzero().flatten().tolist()
-        result["drift survived"] = float(walk.drift_survived.mean())
-        result["energy error"] = float(walk.energy_errors.median())
+        result = diagnostics(self.trajectories.samples(group_by_chain=True), group_by_chain=True)
+        state = health(self)
+        result["frozen"] = list(state.frozen)
+        result["drift survived"] = state.drift_survived
+        result["energy error"] = state.energy_error
+        result["warnings"] = list(state.warnings)
         return result
 
     def summary(self, prob: float = 0.9) -> None:

@@ -17,7 +17,9 @@ from torch.func import functional_call, vmap
 
 from .bayesianize import BayesianNetwork
 from .handlers import Unvalidated
-from .likelihoods import Bernoulli, Categorical, Likelihood
+from .likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
+
+GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +126,22 @@ class Prediction:
     def sample(self) -> Tensor:
         """One new observation a draw: (S, n, ...)."""
         return self._each(lambda distribution: distribution.sample())
+
+    def points(self, num_points: int = 2000) -> Tensor:
+        """At least so many equally likely observations (P, n, ...), as many of each draw.
+
+        Under normal noise they are quantiles, the same at each call; under other noise they are random.
+        """
+        each = math.ceil(num_points / self.num_samples)  # K
+        if not isinstance(self.likelihood, (Gaussian, HeteroscedasticGaussian)):
+            return torch.cat([self.sample().to(self.f.dtype) for _ in range(each)])
+        mean, variance = self._moments
+        # Draw s has the levels (k + shift_s) / K; shifts by the golden ratio, so that all draws' levels together are
+        # evenly spread too: with the same levels for each, many draws that agree would have K points between them.
+        shift = (torch.arange(self.num_samples, device=mean.device, dtype=torch.float64) + 0.5) * GOLDEN % 1
+        levels = (torch.arange(each, device=mean.device)[:, None] + shift) / each  # (K, S)
+        normal = torch.special.ndtri(levels).to(mean).reshape(each, -1, *[1] * (mean.dim() - 1))
+        return (mean + variance.sqrt() * normal).flatten(0, 1)
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log predictive density of each observation (n,), averaged over draws before the logarithm."""

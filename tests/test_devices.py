@@ -28,8 +28,14 @@ from pyro_metricbnn import (
     MetricBNN,
     Poisson,
     Steer,
+    agreement,
     bayesianize,
+    calibration,
+    function_mixing,
+    health,
+    k_hat,
 )
+from pyro_metricbnn.calibration import ClassCalibration
 from pyro_metricbnn.latent_map import LatentMap
 from pyro_metricbnn.likelihoods import Likelihood
 from pyro_metricbnn.refiners import Refiner
@@ -90,6 +96,14 @@ def use_the_posterior(device: str, dtype: torch.dtype, likelihood: Likelihood, n
     tensors += [prediction.log_prob(y)]
     if isinstance(likelihood, (Categorical, Bernoulli)):
         tensors += [prediction.probs, prediction.entropy, prediction.mutual_information]
+    mixing = function_mixing(model, metric.get_samples(group_by_chain=True), x)
+    tensors += [mixing.r_hat, mixing.ess, prediction.points(10)]
+    figures = calibration(prediction, y)
+    if isinstance(figures, ClassCalibration):
+        tensors += [figures.reliability.confidence, figures.reliability.accuracy, figures.reliability.count]
+    agreement(prediction, prediction)
+    health(metric)
+    k_hat(model, metric.guide, x, y, num_samples=100)
     Predictive(model, guide=metric.guide, num_samples=2)(x)
     Trace_ELBO().loss(model, metric.guide, x, y)
     assert {(tensor.device.type, tensor.dtype) for tensor in tensors} == {(device, dtype)}

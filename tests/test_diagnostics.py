@@ -1,0 +1,141 @@
+"""Claims about the report on a walk."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from pyro_metricbnn import MetricBNN, Trajectories, health
+from pyro_metricbnn.diagnostics import Health
+
+from .runs import hierarchical
+
+
+def with_energies(walk: Trajectories, energies: Tensor) -> Trajectories:
+    return replace(walk, energies=energies)
+
+
+@pytest.fixture
+def walk(metric: MetricBNN) -> Trajectories:
+    """Twenty particles whose points are independent: a walk as sound as can be."""
+    thetas = torch.randn(20, 101, 25)
+    return replace(
+        metric.trajectories,
+        thetas=thetas,
+        energies=torch.randn(20, 101),
+        energy_errors=torch.rand(20, 100),
+        drift_survived=torch.ones(20, 100),
+        step_sizes=torch.ones(100),
+        frozen_at=torch.full((20,), 101),
+        positions=torch.linspace(0, 1, 101),
+    )
+
+
+def test_a_sound_walk_has_no_warnings(walk: Trajectories) -> None:
+    state = health(walk)
+    assert state.warnings == ()
+    assert state.r_hat < 1.05
+    assert not state.is_drifting
+
+
+def test_energies_are_those_of_the_first_middle_and_last_fifth(walk: Trajectories) -> None:
+    state = health(with_energies(walk, torch.arange(101.0).expand(20, -1)))
+    assert state.energies == (10.5, 50.5, 90.5)
+    assert state.map_energy == 0.0
+
+
+@pytest.mark.parametrize(("sign", "word"), [(1, "rising"), (-1, "falling")])
+def test_energies_that_have_not_come_to_rest_are_reported(walk: Trajectories, sign: int, word: str) -> None:
+    state = health(with_energies(walk, torch.randn(20, 101) + sign * torch.linspace(0, 4, 101)))
+    assert state.is_drifting
+    assert any(word in text and "effort" in text for text in state.warnings)
+
+
+def test_energies_that_rise_only_at_first_are_not_drifting(walk: Trajectories) -> None:
+    rise = 50 * (1 - torch.linspace(0, 1, 101) * 4).clamp_min(0)
+    assert not health(with_energies(walk, torch.randn(20, 101) - rise)).is_drifting
+
+
+def test_slow_wandering_of_each_particle_is_not_drift_of_all(walk: Trajectories) -> None:
+    wandering = torch.randn(20, 101).cumsum(-1)
+    assert not health(with_energies(walk, wandering)).is_drifting
+
+
+def test_frozen_particles_are_named_and_left_out(walk: Trajectories) -> None:
+    energies = torch.randn(20, 101)
+    energies[3] = 1e6
+    frozen_at = walk.frozen_at.clone()
+    frozen_at[3] = 50
+    state = health(replace(with_energies(walk, energies), frozen_at=frozen_at))
+    assert state.frozen == (3,)
+    assert max(state.energies) < 1e3
+    assert any("1 of 20 particles froze" in text and "smaller step" in text for text in state.warnings)
+
+
+def test_a_walk_of_which_all_particles_froze_still_has_a_report(walk: Trajectories) -> None:
+    state = health(replace(walk, frozen_at=torch.ones_like(walk.frozen_at)))
+    assert len(state.frozen) == 20
+    assert "20 of 20" in str(state)
+
+
+def test_particles_that_disagree_on_a_site_are_reported(walk: Trajectories) -> None:
+    thetas = walk.thetas.clone()
+    thetas[:, :, -1] += 5 * torch.arange(20)[:, None]
+    state = health(replace(walk, thetas=thetas))
+    assert state.r_hat_site == "2.bias"
+    assert any("'2.bias'" in text and "effort" in text for text in state.warnings)
+
+
+def test_larger_models_have_no_r_hat_of_sites(walk: Trajectories) -> None:
+    last = walk.sites.sites[-1]
+    large = replace(walk.sites, sites=(*walk.sites.sites[:-1], replace(last, stop=201)))
+    state = health(replace(walk, sites=large))
+    assert state.r_hat != state.r_hat
+    assert "R-hat" not in str(state)
+
+
+def test_a_run_reports_its_latent_map_too(metric: MetricBNN) -> None:
+    state = health(metric)
+    assert state.bend == 0.0
+    assert state.reconstruction < 0.01
+    assert state.is_network
+    assert "latent map: bend 0.000" in str(state)
+
+
+def test_models_without_a_network_have_a_report(groups: MetricBNN) -> None:
+    state = health(groups)
+    assert state.r_hat > 0.9
+    assert not state.is_network
+
+
+def test_a_bent_or_inexact_latent_map_is_reported(walk: Trajectories) -> None:
+    state = replace(health(walk), bend=0.17, reconstruction=0.8)
+    assert [text.split()[1] for text in state.warnings] == ["latent", "decoder"]
+
+
+def test_a_networks_weights_that_disagree_send_to_its_functions(walk: Trajectories) -> None:
+    state = replace(health(walk), r_hat=1.5, r_hat_site="2.bias", is_network=True)
+    assert "function_mixing" in state.warnings[0]
+
+
+def test_the_report_is_a_few_readable_lines(walk: Trajectories) -> None:
+    lines = str(health(walk)).splitlines()
+    assert lines[0] == "20 particles, 100 steps, 25 coordinates"
+    assert lines[1].startswith("energy: MAP ")
+    assert all(len(line) < 120 for line in lines)
+
+
+def test_warnings_stand_in_the_diagnostics_of_a_run(metric: MetricBNN) -> None:
+    assert metric.diagnostics()["warnings"] == list(health(metric).warnings)
+
+
+def test_before_a_run_it_says_what_to_do() -> None:
+    with pytest.raises(ValueError, match="call run"):
+        health(MetricBNN(hierarchical))
+
+
+def test_health_is_a_value(walk: Trajectories) -> None:
+    assert isinstance(health(walk), Health)
+    with pytest.raises(AttributeError):
+        health(walk).bend = 0.0  # type: ignore[misc]
