@@ -63,9 +63,14 @@ def window(points: Tensor, margin: float, grid_size: int) -> tuple[Tensor, Tenso
     return first, second
 
 
+def array(values: Tensor) -> Any:
+    """What matplotlib wants: a NumPy array."""
+    return values.detach().cpu().numpy()
+
+
 def draw_field(ax: Axes, sides: tuple[Tensor, Tensor], field: Tensor, **colours: Any) -> Any:
     """A field (B, A) over a grid as colours; what a colour bar wants is returned."""
-    return ax.pcolormesh(*sides, field.detach().cpu(), cmap=FIELD, shading="gouraud", rasterized=True, **colours)
+    return ax.pcolormesh(*map(array, sides), array(field), cmap=FIELD, shading="gouraud", rasterized=True, **colours)
 
 
 def own_numbers(device: torch.device) -> AbstractContextManager[None]:

@@ -19,6 +19,7 @@ from .canvas import (
     GREY,
     MARKERS,
     SKY,
+    array,
     axes_for,
     column,
     draw_field,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MAX_DRAWS = 4_000_000  # of observations, all inputs together, for the edges of a band
+REACH = 1.0  # of the data's range that is shown beyond them
 CHUNK = 2500  # inputs at once
 SHOWN = {
     "confidence": "probability of the likeliest class",
@@ -77,21 +79,31 @@ def plot_band(
     if len(inputs) != len(mean):
         raise ValueError(f"x has {len(inputs)} rows, the prediction {len(mean)}: pass the x that it was made at.")
     ax, order = axes_for(ax), inputs.argsort()
+    along = array(inputs[order])
     edges = ((1 - level) / 2, (1 + level) / 2)
     if not isinstance(prediction.likelihood, Bernoulli):
-        low, high = _quantiles(_observations(prediction), edges)[:, order]
-        ax.fill_between(inputs[order], low, high, color=SKY, alpha=0.3, lw=0, label=f"{level:.0%} of observations")
+        low, high = _quantiles(_observations(prediction), edges)[:, order].numpy()
+        ax.fill_between(along, low, high, color=SKY, alpha=0.3, lw=0, label=f"{level:.0%} of observations")
     if prediction.num_samples > 1:
-        low, high = _quantiles(prediction.expected, edges)[:, order]
-        ax.fill_between(inputs[order], low, high, color=BLUE, alpha=0.35, lw=0, label=f"{level:.0%} of functions")
-    ax.plot(inputs[order], mean[order], color=BLUE, lw=1.8, label="mean")
+        low, high = _quantiles(prediction.expected, edges)[:, order].numpy()
+        ax.fill_between(along, low, high, color=BLUE, alpha=0.35, lw=0, label=f"{level:.0%} of functions")
+    ax.plot(along, array(mean[order]), color=BLUE, lw=1.8, label="mean")
+    ax.set(xlabel="x", ylabel="y", xlim=(float(inputs.min()), float(inputs.max())))
     if data is not None:
-        ax.plot(column(data[0], "the data's x"), column(data[1], "the data's y"), ".", color=BLACK, ms=4, label="data")
-    ax.set(xlabel="x", ylabel="y")
-    ax.margins(x=0)
+        _draw_data(ax, column(data[0], "the data's x"), column(data[1], "the data's y"))
     if legend:
         legend_below(ax)
     return ax
+
+
+def _draw_data(ax: Axes, x: Tensor, y: Tensor) -> None:
+    """Points; and where a band leaves the data far behind, the view stays near them."""
+    if len(x) != len(y):
+        raise ValueError(f"the data's x has {len(x)} rows, its y {len(y)}: pass a pair (x, y) of equal lengths.")
+    reach = REACH * float(y.max() - y.min())
+    low, high = ax.get_ylim()
+    ax.plot(array(x), array(y), ".", color=BLACK, ms=4, label="data")
+    ax.set_ylim(max(low, float(y.min()) - reach), min(high, float(y.max()) + reach))
 
 
 def _observations(prediction: Prediction) -> Tensor:
@@ -164,11 +176,11 @@ def plot_decision(
     mesh = draw_field(ax, sides, field.reshape(shape), vmin=low, vmax=high)
     for c in range(num_classes if num_classes > 2 else 1):
         others = torch.cat([probs[:, :c], probs[:, c + 1 :]], dim=-1).amax(-1)
-        lead = (probs[:, c] - others).reshape(shape).cpu()
-        if float(lead.min()) < 0 < float(lead.max()):  # else no boundary is in sight, and matplotlib warns
-            ax.contour(*sides, lead, levels=[0.0], colors="white", linewidths=1.6)
+        lead = array((probs[:, c] - others).reshape(shape))
+        if lead.min() < 0 < lead.max():  # else no boundary is in sight, and matplotlib warns
+            ax.contour(*map(array, sides), lead, levels=[0.0], colors="white", linewidths=1.6)
     for c in labels.unique().tolist():
-        points, style = x[labels.to(x.device) == c].detach().cpu(), {"edgecolors": "white", "linewidths": 0.5}
+        points, style = array(x[labels.to(x.device) == c]), {"edgecolors": "white", "linewidths": 0.5}
         ax.scatter(*points.T, s=18, color=CLASSES[c % 8], marker=MARKERS[c % 8], label=f"class {c}", **style)
     ax.set(xlabel="x₁", ylabel="x₂")
     if colorbar:
@@ -230,11 +242,11 @@ def plot_reliability(
     low, high = _wilson(often, count[filled])
     ax = axes_for(ax, 4.6, 4.4)
     bins = [(i + 0.5) / num_bins for i in range(num_bins)]
-    ax.bar(bins, share, width=0.9 / num_bins, color=GREY, alpha=0.3, label="share of the points")
+    ax.bar(bins, array(share), width=0.9 / num_bins, color=GREY, alpha=0.3, label="share of the points")
     ax.plot([0, 1], [0, 1], color=GREY, ls="--", lw=1.2, label="calibrated")
     bars = torch.stack([often - low, high - often]).clamp_min(0)
     style = {"color": BLUE, "marker": "o", "ms": 5, "lw": 1.6, "elinewidth": 1.0, "capsize": 2.5}
-    ax.errorbar(sure, often, yerr=bars, **style, label=f"observed (ECE {error:.3f})")
+    ax.errorbar(array(sure), array(often), yerr=array(bars), **style, label=f"observed (ECE {error:.3f})")
     ax.set(xlabel=name, ylabel="how often it was so", xlim=(0, 1), ylim=(0, 1.02), aspect="equal")
     if legend:
         legend_below(ax, columns=2)

@@ -5,13 +5,29 @@ In: a run or a part of it, and an axes or None.  Out: the axes, labelled.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from .autoencoder_map import BEND_EVERY, AutoencoderMap
-from .canvas import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILLION, axes_for, draw_field, legend_below, window
+from .canvas import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    array,
+    axes_for,
+    draw_field,
+    legend_below,
+    own_numbers,
+    window,
+)
 from .inference import MetricBNN
 from .latent_map import LatentMap
 from .plane import Plane
@@ -21,6 +37,7 @@ from .trajectories import Trajectories
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+MAX_POINTS = 20  # of a walk that are encoded
 MAX_NUMBERS = 2_000_000  # of thetas that are encoded at once
 
 
@@ -56,19 +73,22 @@ def plot_walks(
         >>> plots.plot_walks(walk, BatchedPotential(model, x, y), grid_size=10).get_title()
         ''
     """
-    trajectories = _walks(walks)
+    ax, trajectories = axes_for(ax, 5.8, 4.6), _walks(walks)
+    from matplotlib.patheffects import withStroke
+
     if potential is None and isinstance(walks, MetricBNN):
         args, kwargs = walks.kernel.example_arguments
-        potential = BatchedPotential(walks.model, *args, **kwargs)
+        with own_numbers(trajectories.energies.device):  # a look at the model draws from it
+            potential = BatchedPotential(walks.model, *args, **kwargs)
     plane = Plane.of_walks(trajectories)
     points = plane.project(trajectories.thetas.to(trajectories.sites.dtype)).detach().cpu()  # (N, T + 1, 2)
-    ax = axes_for(ax, 5.8, 4.6)
     if potential is not None:
         _draw_energy(ax, plane, potential, points, grid_size)
-    for i, walk in enumerate(points):
-        ax.plot(*walk.T, color="white", lw=0.7, alpha=0.8, label="walks" if i == 0 else None)
-    ax.plot(*points[:, -1].T, "o", color=ORANGE, mec="black", mew=0.5, ms=5, label="their ends")
-    ax.plot(*points[0, 0], "*", color=VERMILLION, mec="white", mew=0.8, ms=15, label="MAP")
+    outline = [withStroke(linewidth=1.8, foreground=BLACK, alpha=0.6)]  # to be seen on light and dark energies
+    for i, walk in enumerate(array(points)):
+        ax.plot(*walk.T, color="white", lw=0.9, path_effects=outline, label=None if i else "walks")
+    ax.plot(*array(points[:, -1]).T, "o", color=ORANGE, mec="black", mew=0.5, ms=5, label="their ends")
+    ax.plot(*points[0, 0].tolist(), "*", color=VERMILLION, mec="white", mew=0.8, ms=15, label="MAP")
     ax.set(**{f"{side}label": f"component {i + 1} ({plane.shares[i]:.0%})" for i, side in enumerate("xy")})
     if legend:
         legend_below(ax)
@@ -101,14 +121,14 @@ def plot_energy(walks: Trajectories | MetricBNN, *, legend: bool = True, ax: Axe
     """
     trajectories = _walks(walks)
     ax = axes_for(ax)
-    positions, energies = trajectories.positions.cpu(), trajectories.energies.detach().cpu()
-    good = torch.cat([torch.ones_like(energies[:, :1], dtype=torch.bool), trajectories.is_good.cpu()], dim=1)
+    positions, energies = array(trajectories.positions), array(trajectories.energies)
+    good = array(torch.nn.functional.pad(trajectories.is_good, (1, 0), value=True))  # with the MAP: (N, T + 1)
     for i, (energy, is_good) in enumerate(zip(energies, good, strict=True)):
         ax.plot(positions[is_good], energy[is_good], color=BLUE, lw=0.9, alpha=0.5, label="walks" if i == 0 else None)
     star = float(energies[0, 0])
     ax.axhline(star, color=VERMILLION, ls="--", lw=1.4, label="MAP")
     ax.axhline(star + trajectories.sites.dim / 2, color=GREEN, ls=":", lw=1.8, label="MAP + D/2, a Gaussian's mean")
-    stopped = (~good).any(1).nonzero().flatten().tolist()
+    stopped = (~good).any(1).nonzero()[0].tolist()
     if stopped:
         last = [int(good[i].sum()) - 1 for i in stopped]
         ax.plot(positions[last], energies[stopped, last], "X", color=BLACK, ms=8, label="froze here")
@@ -148,10 +168,10 @@ def plot_segments(
     for i, (a, b) in enumerate(ends.tolist()):
         if start > 0:
             ax.plot([0, start * a], [0, start * b], color=GREY, lw=1.0, ls=":", label=None if i else "approach")
-        ax.plot([start * a, a], [start * b, b], color=BLUE, lw=2.0, alpha=0.7, label=None if i else "segments")
+        ax.plot([start * a, a], [start * b, b], color=SKY, lw=3.5, label=None if i else "segments")
     if trajectories is not None:
-        points = plane.project(_encoded(latent_map, trajectories)).cpu()
-        ax.plot(*points.T, ".", color=ORANGE, ms=3.5, label="encoded walk")
+        points = array(plane.project(_encoded(latent_map, trajectories)))
+        ax.plot(*points.T, ".", color=BLACK, ms=4, label="encoded walk")
     ax.plot(0, 0, "*", color=VERMILLION, mec="white", mew=0.8, ms=15, label="MAP")
     ax.set(xlabel="latent direction 1", ylabel="latent direction 2", aspect="equal", adjustable="datalim")
     if legend:
@@ -160,8 +180,10 @@ def plot_segments(
 
 
 def _encoded(latent_map: LatentMap, trajectories: Trajectories) -> Tensor:
-    """The latent points (S, k) of the walk's good points, a few at once."""
-    points = trajectories.thetas[:, 1:][trajectories.is_good.to(trajectories.thetas.device)]
+    """The latent points (S, k) of some of each walk's good points, a few at once."""
+    every = math.ceil(trajectories.num_steps / MAX_POINTS)
+    good = trajectories.is_good[:, ::every].to(trajectories.thetas.device)
+    points = trajectories.thetas[:, 1::every][good]
     points = points.to(latent_map.theta_star)
     at_once = max(1, MAX_NUMBERS // points.shape[1])
     return torch.cat([latent_map.encode(part)[0] for part in points.split(at_once)])
