@@ -39,7 +39,7 @@ def main() -> None:
     arguments = parser.parse_args()
     pyro.set_rng_seed(0)
 
-    num_particles, num_draws = (4, 30) if arguments.quick else (20, 1000)
+    num_particles, num_draws = (4, 30) if arguments.quick else (20, 600)
     metric = MetricBNN(schools, num_particles=num_particles).run(ERRORS, EFFECTS)
     nuts = MCMC(NUTS(schools), num_samples=num_draws, warmup_steps=num_draws // 2)
     nuts.run(ERRORS, EFFECTS)
