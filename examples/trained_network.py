@@ -5,15 +5,11 @@ python examples/trained_network.py [--quick] [--out trained_network.png]
 
 import argparse
 
-import matplotlib
 import pyro
 import torch
 from torch import nn
 
-from pyro_metricbnn import Gaussian, MetricBNN, bayesianize
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from pyro_metricbnn import Gaussian, MetricBNN, bayesianize, plots
 
 NOISE = 0.3
 
@@ -46,24 +42,15 @@ def main() -> None:
     grid = torch.linspace(-4, 4, 200)[:, None]
     prediction = metric.predict(grid, num_samples=400)
 
-    f = prediction.f  # (S, 200, 1)
-    mean, std = f.mean(0).squeeze(), prediction.model_std.squeeze()
-    outside = (grid.squeeze().abs() > 1) & (grid.squeeze().abs() < 3)
-    inside = grid.squeeze().abs() < 1
-    print(f"deviation of the function: {std[outside].mean():.2f} at the data, {std[inside].mean():.2f} in the gap")
+    std, inside = prediction.model_std.squeeze(), grid.squeeze().abs() < 1
+    at_data = (grid.squeeze().abs() > 1) & (grid.squeeze().abs() < 3)
+    print(f"deviation of the function: {std[at_data].mean():.2f} at the data, {std[inside].mean():.2f} in the gap")
 
-    figure, axes = plt.subplots(figsize=(8, 4.3))
-    axes.plot(grid, f[:: max(1, len(f) // 30)].squeeze(-1).T, color="#0072B2", alpha=0.15, linewidth=0.8)
-    axes.fill_between(
-        grid.squeeze(), mean - 2 * std, mean + 2 * std, color="#56B4E9", alpha=0.3, label="± 2 deviations"
-    )
-    axes.plot(grid, mean, color="#0072B2", label="mean")
-    axes.plot(grid, net(grid).detach(), color="#D55E00", linestyle="--", label="the trained network")
-    axes.plot(x, y, "k.", markersize=4, label="data")
-    axes.set(xlabel="x", ylabel="y", ylim=(-4, 4), title="20 walks from one trained network")
-    axes.legend(frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.15))
-    figure.tight_layout()
-    figure.savefig(arguments.out, dpi=150)
+    ax = plots.plot_band(prediction, grid, (x, y), legend=False)
+    ax.plot(grid, net(grid).detach(), color="#D55E00", linestyle="--", label="the trained network")
+    ax.set_title("From one trained network")
+    ax.figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    ax.figure.savefig(arguments.out, dpi=110)
     print(f"wrote {arguments.out}")
 
 

@@ -65,6 +65,11 @@ class Prediction:
         return self._each(lambda distribution: (distribution.mean, distribution.variance))
 
     @property
+    def expected(self) -> Tensor:
+        """The mean of the observations under each draw: (S, n, ...); for classes their probabilities (S, n, C)."""
+        return self.f.softmax(-1) if isinstance(self.likelihood, Categorical) else self._moments[0]
+
+    @property
     def mean(self) -> Tensor:
         """The mean of the observations; class probabilities for classes."""
         return self.probs if isinstance(self.likelihood, Categorical) else self._moments[0].mean(0)

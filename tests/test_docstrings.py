@@ -13,6 +13,8 @@ from pyro.infer import MCMC
 from torch import nn
 
 import pyro_metricbnn
+from pyro_metricbnn import plots
+from pyro_metricbnn.plane import Plane
 
 MODULES = [module.name for module in pkgutil.iter_modules(pyro_metricbnn.__path__)]
 
@@ -25,7 +27,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     y = x.sum(-1, keepdim=True)
     model = pyro_metricbnn.bayesianize(nn.Linear(2, 1), pyro_metricbnn.Gaussian(0.5))
     walk = pyro_metricbnn.DriftRefineKernel(model, num_steps=10).walk(x, y, num_particles=4, progress=False)
-    libraries = {"torch": torch, "nn": nn, "pyro": pyro, "dist": dist, "MCMC": MCMC}
+    libraries = {"torch": torch, "nn": nn, "pyro": pyro, "dist": dist, "MCMC": MCMC, "plots": plots, "Plane": Plane}
     public = {name: getattr(pyro_metricbnn, name) for name in pyro_metricbnn.__all__}
     folder = tmp_path_factory.mktemp("examples")
     return {**libraries, **public, "x": x, "y": y, "model": model, "walk": walk, "folder": folder}
