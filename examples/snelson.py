@@ -40,12 +40,13 @@ def laplace(net: nn.Module, weights: dict[str, Tensor], x: Tensor, grid: Tensor)
     return functional_call(net, weights, (grid,)) + spread[..., None].float()
 
 
-def nuts(net: nn.Module, potential: BatchedPotential, start: Tensor, num_draws: int) -> dict[str, Tensor]:
+def nuts(net: nn.Module, potential: BatchedPotential, start: dict[str, Tensor], num_draws: int) -> dict[str, Tensor]:
     def energy(z: dict[str, Tensor]) -> Tensor:  # the model's, written out: several times as fast in NUTS
         f = functional_call(net, potential.unflatten(z["theta"]), potential.args[:1])
         return (((f - potential.args[1]) / NOISE).pow(2).sum() + z["theta"].pow(2).sum()) / 2
 
-    (chain := MCMC(NUTS(potential_fn=energy), num_draws, 2 * num_draws // 3, initial_params={"theta": start})).run()
+    chain = MCMC(NUTS(potential_fn=energy, max_tree_depth=9), num_draws, 2 * num_draws // 3, initial_params=start)
+    chain.run()
     return potential.unflatten(chain.get_samples()["theta"])
 
 
@@ -62,15 +63,14 @@ def main() -> None:
     model = bayesianize(net, Gaussian(NOISE))
     metric = MetricBNN(model, num_particles=num_particles, num_steps=num_steps).run(x, y)
     star, grid = metric.map_params, torch.linspace(-1, 7, 200)[:, None]
-    chain = nuts(net, BatchedPotential(model, x, y), metric.trajectories.theta_star, num_draws)
+    chain = nuts(net, BatchedPotential(model, x, y), {"theta": metric.trajectories.theta_star}, num_draws)
     trained = predict(model, {name: value[None] for name, value in star.items()}, grid)
-    linear = replace(trained, f=laplace(net, star, x, grid))
-    shown = {"MAP": trained, "Laplace": linear, "NUTS": predict(model, chain, grid), "MetricBNN": metric.predict(grid)}
+    shown = {"MAP": trained, "Laplace": replace(trained, f=laplace(net, star, x, grid))}
+    shown |= {"NUTS": predict(model, chain, grid), "MetricBNN": metric.predict(grid, 400)}
     figure, axes = plt.subplots(1, 4, figsize=(12, 3.2), sharey=True, layout="constrained")
     for ax, (name, prediction) in zip(axes, shown.items(), strict=True):
-        plots.plot_band(prediction, grid, (x, y), legend=False, ax=ax).set(title=name, ylim=(-4.5, 3.5), ylabel="")
         print(f"{name}: deviation of the function in the gap, at x = 2.25: {float(prediction.model_std[81]):.2f}")
-    axes[0].set_ylabel("y")
+        plots.plot_band(prediction, grid, (x, y), legend=False, ax=ax).set(title=name, ylim=(-4.5, 3.5))
     figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(args.out, dpi=120)
 

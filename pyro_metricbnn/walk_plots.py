@@ -158,7 +158,7 @@ def plot_segments(
         'latent direction 1'
     """
     if isinstance(latent_map, MetricBNN):
-        latent_map, trajectories = latent_map.latent_map, trajectories or latent_map.trajectories
+        return plot_segments(latent_map.latent_map, trajectories or latent_map.trajectories, legend=legend, ax=ax)
     if not hasattr(latent_map, "theta_star"):
         raise ValueError("the latent map has not been fitted: call fit(trajectories) first.")
     plane = Plane.of_segments(latent_map)
@@ -204,19 +204,17 @@ def plot_losses(latent_map: AutoencoderMap | MetricBNN, *, legend: bool = True, 
         'epoch'
     """
     fitted = latent_map.latent_map if isinstance(latent_map, MetricBNN) else latent_map
-    losses = getattr(fitted, "losses", None)
-    if not losses:
+    if not isinstance(fitted, AutoencoderMap) or not fitted.losses:
         raise ValueError(
             f"{type(fitted).__name__} has no losses to draw: KernelMap is not trained, and an AutoencoderMap has them "
             "after fit(trajectories)."
         )
-    ax = axes_for(ax)
+    ax, losses, bends = axes_for(ax), fitted.losses, fitted.bends
     epochs = range(1, len(losses) + 1)
     names = {"plus": ("neighbours", BLUE), "reconstruction": ("reconstruction", ORANGE), "segment": ("segments", GREEN)}
     for key, (name, colour) in names.items():
         if key in losses[0]:
             ax.plot(epochs, [row[key] for row in losses], color=colour, lw=1.5, label=name)
-    bends = fitted.bends
     if bends:
         at = [BEND_EVERY * (i + 1) for i in range(len(bends))]
         ax.plot(at, bends, color=BLACK, ls="--", lw=1.2, label="bend")
