@@ -76,6 +76,7 @@ class DriftRefineKernel(MCMCKernel):
         self._potential_energy: BatchedPotential | None = None
         self._chain: tuple[Ground, Particles] | None = None
         self._ground: Ground | None = None
+        self._step_size = 0.0
         self.transforms: dict[str, Any] | None = None
         self.cleanup()
 
@@ -139,8 +140,9 @@ class DriftRefineKernel(MCMCKernel):
             theta_star, scale = self._leaving_from(potential, initial_params, map_params, progress)
             ground = self._planned(Ground(potential, theta_star, scale, self.num_steps, num_particles))
             ground, state = leave(ground, self.refiner, make_record)
-        self._ground = ground
-        return go_on(ground, self.refiner, state, thin, file, progress)
+        trajectories = go_on(ground, self.refiner, state, thin, file, progress)
+        self._ground, self._step_size = ground, state.particles.step_size
+        return trajectories
 
     def _leaving_from(
         self,
@@ -172,8 +174,8 @@ class DriftRefineKernel(MCMCKernel):
         size = self._ground.num_particles
         short = -len(theta) % size
         rows = torch.cat([theta, theta[:1].expand(short, -1)]) if short else theta
-        relaxed = [self.refiner.relax(self._ground, part, num_refinements) for part in rows.split(size)]
-        return torch.cat(relaxed)[: len(theta)]
+        parts = [self.refiner.relax(self._ground, part, num_refinements, self._step_size) for part in rows.split(size)]
+        return torch.cat(parts)[: len(theta)]
 
     def _potential(self, args: tuple[Any, ...], kwargs: dict[str, Any], batch_size: int | None) -> BatchedPotential:
         if args and isinstance(args[0], DataLoader):

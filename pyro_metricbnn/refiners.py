@@ -57,8 +57,11 @@ class Refiner(ABC):
     def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
         """One recorded step: the new particles, and the energy error (N,) that it made."""
 
-    def relax(self, ground: Ground, theta: Tensor, num_refinements: int) -> Tensor:
-        """Take points (N, D) that lie near the fiber onto it, by so many gradients each."""
+    def relax(self, ground: Ground, theta: Tensor, num_refinements: int, step_size: float = 0.0) -> Tensor:
+        """Take points (N, D) that lie near the fiber onto it, by so many gradients each.
+
+        `step_size` is what a walk there had come to; 0 where it is not known.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no `relax`, which refines single points.")
 
 
@@ -211,10 +214,10 @@ class Steer(Refiner):
     def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
         return self.walk(ground, particles, self.reach(ground))
 
-    def relax(self, ground: Ground, theta: Tensor, num_refinements: int) -> Tensor:
+    def relax(self, ground: Ground, theta: Tensor, num_refinements: int, step_size: float = 0.0) -> Tensor:
         """Each point walks on for so many steps, in a new direction."""
         particles = start(replace(ground, theta_star=theta, num_particles=len(theta)), self.padding(theta.shape[1]))
-        particles = replace(particles, step_size=self.step_size or self._first_step(ground))
+        particles = replace(particles, step_size=self.step_size or step_size or self._first_step(ground))
         moved, _ = self.walk(ground, particles, num_refinements * particles.step_size)
         return moved.where(moved.is_finite, particles).theta
 
@@ -298,7 +301,7 @@ class _PullBack(Refiner):
         energy, grad = ground.potential.value_and_grad(theta)
         return replace(particles, theta=theta, energy=energy, grad=grad), energy - particles.energy
 
-    def relax(self, ground: Ground, theta: Tensor, num_refinements: int) -> Tensor:
+    def relax(self, ground: Ground, theta: Tensor, num_refinements: int, step_size: float = 0.0) -> Tensor:
         return replace(self, num_refinements=num_refinements).refine(ground, theta)
 
     @abstractmethod
