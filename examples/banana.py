@@ -47,7 +47,7 @@ def main() -> None:
     trained = {name: value[None] for name, value in metric.map_params.items()}  # one draw: the MAP
 
     figure, axes = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
-    looks: dict[str, Any] = {"margin": 0.6, "grid_size": grid_size, "legend": False}
+    looks: dict[str, Any] = {"margin": 0.6, "grid_size": grid_size}
     plots.plot_decision(lambda at: predict(model, trained, at), x, y, colorbar=False, ax=axes[0], **looks)
     plots.plot_decision(metric, x, y, ax=axes[1], **looks)
     predictions = {"MAP": predict(model, trained, x_test), "MetricBNN": metric.predict(x_test)}

@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer steps, particles and epochs")
     parser.add_argument("--out", default="inside_a_run.png", help="the picture to write")
     arguments = parser.parse_args()
-    num_particles, num_steps, num_epochs = (4, 20, 30) if arguments.quick else (10, 100, 600)
+    num_particles, num_steps, num_epochs = (4, 20, 30) if arguments.quick else (10, 100, 300)
     pyro.set_rng_seed(0)
     x = torch.linspace(-3, 3, 60)[:, None]
     y = torch.sin(2 * x) + 0.3 * torch.randn_like(x)

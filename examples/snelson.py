@@ -1,7 +1,6 @@
 """Regression with a gap in the data: MAP, Laplace, NUTS and MetricBNN on one network.
 
 python examples/snelson.py [--data DIR] [--quick] [--out gap.png]
-DIR has snelson.csv and snelson.splits.npz; without it, made data of the same shape. NUTS takes nearly all the time.
 """
 
 import argparse
@@ -52,7 +51,7 @@ def nuts(net: nn.Module, potential: BatchedPotential, start: dict[str, Tensor], 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of the data set")
+    parser.add_argument("--data", type=Path, help="folder of snelson.csv and its splits; without it, made data")
     parser.add_argument("--quick", action="store_true", help="fewer units, particles, steps and draws")
     parser.add_argument("--out", default="gap.png", help="the picture to write")
     args = parser.parse_args()
@@ -69,8 +68,9 @@ def main() -> None:
     shown |= {"NUTS": predict(model, chain, grid), "MetricBNN": metric.predict(grid, 400)}
     figure, axes = plt.subplots(1, 4, figsize=(12, 3.2), sharey=True, layout="constrained")
     for ax, (name, prediction) in zip(axes, shown.items(), strict=True):
-        print(f"{name}: deviation of the function in the gap, at x = 2.25: {float(prediction.model_std[81]):.2f}")
-        plots.plot_band(prediction, grid, (x, y), legend=False, ax=ax).set(title=name, ylim=(-4.5, 3.5))
+        plots.plot_band(prediction, grid, (x, y), legend=False, ax=ax)
+        ax.set(title=f"{name} (± {prediction.model_std[81].item():.2f} in the gap)", ylim=(-3, 3))
+        ax.label_outer()
     figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(args.out, dpi=120)
 

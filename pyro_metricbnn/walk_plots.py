@@ -37,6 +37,7 @@ from .trajectories import Trajectories
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+DARKEST = 0.01  # of the energies in a plane: the few below would take the colours that show the fiber
 MAX_POINTS = 20  # of a walk that are encoded
 MAX_NUMBERS = 2_000_000  # of thetas that are encoded at once
 
@@ -103,7 +104,8 @@ def _draw_energy(ax: Axes, plane: Plane, potential: BatchedPotential, points: Te
     energies = plane.energies(potential, *(side.to(plane.origin.device, points.dtype) for side in sides))
     good = energies[energies.isfinite()]
     above = (energies.nan_to_num(float("inf")) - good.min()).clamp(1.0, float((good - good.min()).max().clamp_min(2.0)))
-    mesh = draw_field(ax, sides, above, norm=LogNorm())
+    lowest = float(above.quantile(DARKEST))
+    mesh = draw_field(ax, sides, above, norm=LogNorm(vmin=lowest))
     ax.figure.colorbar(mesh, ax=ax, label="U above its lowest in this plane")
 
 
