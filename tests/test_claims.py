@@ -89,9 +89,9 @@ def test_latent_draws_are_as_good_as_the_walks_own_points(metric: MetricBNN, pro
     assert abs(drawn - walked) <= 0.03
 
 
-def test_refining_takes_draws_back_to_the_walks_energies(metric: MetricBNN, problem: Problem) -> None:
-    walked = train_nll(metric, metric.get_samples(), problem)
-    assert abs(train_nll(metric, metric.draw(1000, num_refinements=50), problem) - walked) <= 0.015
+def test_refining_does_not_take_draws_off_the_fiber(metric: MetricBNN, problem: Problem) -> None:
+    drawn, refined = (train_nll(metric, metric.draw(1000, num_refinements=count), problem) for count in (0, 20))
+    assert refined <= drawn + 0.01
 
 
 def test_our_autoencoders_draws_come_near_the_walk_that_they_were_fitted_to(net: nn.Module, problem: Problem) -> None:
