@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer units, particles, steps and draws")
     parser.add_argument("--out", default="gap.png", help="the picture to write")
     args = parser.parse_args()
-    units, num_particles, num_steps, num_draws = (4, 4, 20, 5) if args.quick else (8, 20, 100, 150)
+    units, num_particles, num_steps, num_draws = (4, 4, 20, 3) if args.quick else (8, 20, 100, 150)
     pyro.set_rng_seed(0)
     x, y = load(args.data)
     net = nn.Sequential(nn.Linear(1, units), nn.Tanh(), nn.Linear(units, units), nn.Tanh(), nn.Linear(units, 1))

@@ -85,6 +85,6 @@ def column(values: Any, name: str) -> Tensor:
         flat = flat.squeeze(1)
     if flat.dim() != 1:
         raise ValueError(
-            f"{name} has shape {tuple(flat.shape)}, but must be (n,) or (n, 1): a band is drawn along one axis."
+            f"{name} has shape {tuple(flat.shape)}, but must be (n,) or (n, 1): one number a point. Pass one column."
         )
     return flat.detach().to("cpu")

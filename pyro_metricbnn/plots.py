@@ -1,8 +1,7 @@
 """Pictures of predictions, walks and latent spaces: `from pyro_metricbnn import plots`.
 
 In: what `MetricBNN` found, or a part of it, and an axes or None.  Out: the axes, labelled. No style is changed, no
-window opened, no random number of yours used up but by draws of a run. Needs matplotlib: pip install
-'pyro_metricbnn[plots]'.
+window opened, and no random number of yours used up. Needs matplotlib: pip install 'pyro_metricbnn[plots]'.
 """
 
 from .prediction_plots import plot_band, plot_decision, plot_reliability
