@@ -5,6 +5,7 @@ In: a Pyro model, or a kernel for one.  Out: `MetricBNN`, which after `run` has 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -60,6 +61,8 @@ class MetricBNN:
     ) -> None:
         if num_particles < 1:
             raise ValueError(f"num_particles must be at least 1, got {num_particles}: without one nothing walks.")
+        if tube_scale is not None and not 0 <= tube_scale < math.inf:
+            raise ValueError(f"tube_scale must be finite and not negative, got {tube_scale}.")
         if isinstance(kernel_or_model, DriftRefineKernel):
             self.kernel = kernel_or_model
         else:
@@ -67,6 +70,7 @@ class MetricBNN:
         self.num_particles = num_particles
         self.tube_scale = tube_scale
         self._unfitted_map = latent_map if latent_map is not None else KernelMap(latent_dim)
+        self._unfitted_map.check(num_particles)
         self._leaves_as_trained = False
         self._trajectories: Trajectories | None = None
 

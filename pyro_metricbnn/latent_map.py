@@ -28,7 +28,7 @@ class LatentMap(ABC):
         theta_star: (D,), what the common start of the segments decodes to.
         start: The position at which the posterior begins: behind the approach, where the walk had one.
         bend: How far the latent walks are from their chords, as a part of the chord's length.
-        residuals: (D,), root mean square distance of each recorded coordinate from what its position decodes to.
+        residuals: (D,), root mean square distance of each recorded coordinate from its reconstruction.
         spreads: (D,), the deviation of each coordinate over the recorded points.
     """
 
@@ -47,6 +47,9 @@ class LatentMap(ABC):
     def num_segments(self) -> int:
         """N."""
         return len(self.ends)
+
+    def check(self, num_walks: int) -> None:  # noqa: B027  (most maps take any number)
+        """Refuse so many walks, before they are walked, if they cannot be laid out."""
 
     @abstractmethod
     def fit(self, trajectories: Trajectories, *, progress: bool = True) -> LatentMap:
@@ -175,14 +178,17 @@ class KernelMap(LatentMap):
         self.latent_dim = latent_dim
         self.length_scale = float("nan")
 
-    def fit(self, trajectories: Trajectories, *, progress: bool = True) -> KernelMap:
-        self._thetas = usable(trajectories)  # (N, T + 1, D), not copied: it may be most of the memory
-        num_walks = len(self._thetas)
+    def check(self, num_walks: int) -> None:
         if self.latent_dim is not None and self.latent_dim < num_walks:
             raise ValueError(
                 f"latent_dim = {self.latent_dim} is less than the {num_walks} walks: KernelMap needs a direction for "
                 "each. Pass latent_dim=None, or use AutoencoderMap, which takes any."
             )
+
+    def fit(self, trajectories: Trajectories, *, progress: bool = True) -> KernelMap:
+        self._thetas = usable(trajectories)  # (N, T + 1, D), not copied: it may be most of the memory
+        num_walks = len(self._thetas)
+        self.check(num_walks)
         self.theta_star = self._thetas[0, 0].to(dtype=trajectories.sites.dtype, device=trajectories.sites.device)
         self.start = start_of(trajectories)
         # In float64: with a small ridge the inverse has large entries that cancel.
@@ -232,8 +238,9 @@ class KernelMap(LatentMap):
         steps = self._positions.diff()
         step = float(steps.mean()) if len(steps) else 1.0
         products = torch.zeros_like(self._gram(step))
+        moves = self.spreads > 0  # a constant says nothing about the scale
         for i in range(self.num_segments):
-            offsets = self._offsets(i) / self.spreads.clamp_min(torch.finfo(self.spreads.dtype).tiny)
+            offsets = self._offsets(i)[:, moves] / self.spreads[moves]
             products += (offsets @ offsets.mT).double()
         errors = {}
         for length_scale in (scale * step for scale in LENGTH_SCALES):
@@ -252,7 +259,7 @@ class KernelMap(LatentMap):
         return (square - mean**2).clamp_min(0).sqrt()
 
     def _residual(self) -> Tensor:
-        """The root mean square distance of each recorded coordinate from what its position decodes to."""
+        """The root mean square distance of each recorded coordinate from its reconstruction."""
         at_points = self._weights(self._positions)  # (T, T)
         square = torch.zeros_like(self.theta_star)
         for i in range(self.num_segments):

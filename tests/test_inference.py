@@ -76,7 +76,7 @@ def test_refining_needs_no_particular_number_of_draws(metric: MetricBNN) -> None
     assert metric.predict(X, 3, num_refinements=1).f.shape == (3, 40, 1)
 
 
-@pytest.mark.parametrize("call", ["draw", "refine", "particles", "task"])
+@pytest.mark.parametrize("call", ["draw", "refine", "particles", "task", "tube"])
 def test_counts_and_names_that_make_no_sense_are_refused(call: str, metric: MetricBNN) -> None:
     with pytest.raises(ValueError, match="must"):
         {
@@ -84,7 +84,13 @@ def test_counts_and_names_that_make_no_sense_are_refused(call: str, metric: Metr
             "refine": lambda: metric.draw(3, num_refinements=-1),
             "particles": lambda: MetricBNN(hierarchical, num_particles=0),
             "task": lambda: MetricBNN.paper(regression(), task="speech"),
+            "tube": lambda: MetricBNN(hierarchical, tube_scale=-1.0),
         }[call]()
+
+
+def test_too_few_latent_dimensions_are_refused_before_the_walk() -> None:
+    with pytest.raises(ValueError, match="less than the 20 walks"):
+        MetricBNN(hierarchical, latent_dim=3)
 
 
 # ------------------------------------------------------------------------------- the paper's setting

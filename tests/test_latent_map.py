@@ -131,3 +131,13 @@ def test_a_walk_of_one_step_can_be_laid_out() -> None:
     walk = walk_with(Adam(num_refinements=1), num_steps=1)
     latent = KernelMap().fit(walk)
     torch.testing.assert_close(latent.decode_on(torch.tensor([1]), torch.tensor([1.0])), walk.thetas[1:2, 1])
+
+
+def test_a_coordinate_that_never_moves_does_not_disturb_the_others(pulled: Trajectories) -> None:
+    thetas = pulled.thetas.clone()
+    thetas[:, 1:, 0] = thetas[0, 0, 0] + 1e3  # constant, and not where the MAP has it
+    latent, whole = (KernelMap().fit(walk) for walk in (replace(pulled, thetas=thetas), pulled))
+    assert latent.length_scale == whole.length_scale
+    segment, position = torch.tensor([0, 3]), torch.tensor([0.31, 0.77])
+    one, two = (latent_map.decode_on(segment, position)[:, 1:] for latent_map in (latent, whole))
+    torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
