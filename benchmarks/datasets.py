@@ -1,6 +1,6 @@
 """Data sets by name, standardised with their training part.
 
-In: a folder with the CSV files and splits, or None.  Out: x and y of a training and a test part. Without a
+In: a folder with the CSV files and splits, or None.  Out: x and y of a training, a test and a validation part. Without a
 folder: what scikit-learn carries, or made data of the same shape, which the name then says.
 """
 
@@ -24,6 +24,8 @@ class Problem(NamedTuple):
     y: Tensor
     x_test: Tensor
     y_test: Tensor
+    x_valid: Tensor | None = None
+    y_valid: Tensor | None = None
 
 
 def glass(folder: Path | None, split: int = 0) -> Problem:
@@ -51,12 +53,12 @@ def uci(folder: Path, name: str, split: int) -> Problem:
     """One split of a UCI classification set; the sample number of Breast (Wisconsin) is no feature."""
     table = np.genfromtxt(folder / "uci" / f"{name}.csv", delimiter=",", skip_header=1)
     rows = np.load(folder / "uci" / f"{name}.splits.npz")
-    train, test = rows["train"][split], rows["test"][split]
+    train, valid, test = (rows[part][split] for part in ("train", "valid", "test"))
     features, labels = table[:, 1 if name == "breast_cancer" else 0 : -1], torch.tensor(table[:, -1].astype(np.int64))
     spread = features[train].std(0)
     scaled = (features - features[train].mean(0)) / np.where(spread > 0, spread, 1)
     x = torch.tensor(scaled, dtype=torch.float32)
-    return Problem(name, x[train], labels[train], x[test], labels[test])
+    return Problem(name, x[train], labels[train], x[test], labels[test], x[valid], labels[valid])
 
 
 def _made_classes(name: str, num_train: int, num_test: int, num_features: int, num_classes: int) -> Problem:

@@ -83,9 +83,10 @@ class AutoencoderMap(LatentMap):
         self.bends: list[float] = []
 
     @classmethod
-    def paper(cls) -> AutoencoderMap:
-        """Exactly the paper's objective and sizes."""
-        return cls(lambda_segment=0.0, lr=1e-3, decay=False, in_span=False, stop_early=False)
+    def paper(cls, **changes: Any) -> AutoencoderMap:
+        """Exactly the paper's objective and sizes, but for the changes, by name."""
+        settings = {"lambda_segment": 0.0, "lr": 1e-3, "decay": False, "in_span": False, "stop_early": False}
+        return cls(**settings | changes)
 
     def fit(self, trajectories: Trajectories, *, progress: bool = True) -> AutoencoderMap:
         thetas = usable(trajectories).to(trajectories.sites.dtype)  # (N, T + 1, D)

@@ -1,0 +1,85 @@
+"""The one signature of all methods: a task in, a predictor out, its time measured.
+
+A method is a function `fit(task, **setting)` that returns a predictor: x (n, ...) -> `Prediction`, the draws of the
+network's output at x. What it does to the weights is its own affair.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from pyro_metricbnn.predictive import Prediction
+
+from ..task import Task
+
+BUDGET = 4  # settings that a method may try on the validation rows
+NUM_DRAWS = 200  # of a posterior that is cheap to draw from
+
+Predictor = Callable[[Tensor], Prediction]
+Fit = Callable[..., Predictor]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way from a trained network to predictions.
+
+    Args:
+        name: As in the tables.
+        fit: A task and a setting -> a predictor.
+        settings: What is tried on the validation rows, the best is kept; at most `BUDGET`.
+        needs: The package that it cannot do without, if not one of ours.
+        cite: Where it comes from.
+    """
+
+    name: str
+    fit: Fit
+    settings: tuple[Mapping[str, Any], ...] = ({},)
+    needs: str | None = None
+    cite: str = ""
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.settings) <= BUDGET:
+            raise ValueError(f"{self.name} has {len(self.settings)} settings; every method may try 1 to {BUDGET}.")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A prediction at the asked inputs, and the seconds from the task to it."""
+
+    prediction: Prediction
+    seconds: float
+    predictor: Predictor
+
+
+def timed(method: Method, task: Task, setting: Mapping[str, Any], x: Tensor) -> Run:
+    """Fit and predict at x."""
+    begin = time.perf_counter()
+    predictor = method.fit(task, **setting)
+    prediction = predictor(x)
+    return Run(prediction, time.perf_counter() - begin, predictor)
+
+
+def tuned(method: Method, task: Task) -> Mapping[str, Any]:
+    """The setting with the lowest negative log-likelihood on the validation rows; one that fails is out."""
+    if len(method.settings) == 1:
+        return method.settings[0]
+    if task.problem.x_valid is None or task.problem.y_valid is None:
+        raise ValueError(f"{task.problem.name} has no validation rows to tune {method.name} on.")
+    scores, failures = [], []
+    for setting in method.settings:
+        try:
+            prediction = method.fit(task, **setting)(task.problem.x_valid)
+            score = -float(prediction.log_prob(task.problem.y_valid).mean())
+        except (RuntimeError, ValueError) as error:
+            failures.append(f"{dict(setting)}: {error}")
+            score = float("nan")
+        scores.append(score if score == score else float("inf"))
+    best = min(scores)
+    if best == float("inf"):
+        raise RuntimeError(f"no setting of {method.name} gave a finite likelihood. " + "; ".join(failures))
+    return method.settings[scores.index(best)]

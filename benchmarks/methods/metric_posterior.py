@@ -1,0 +1,32 @@
+"""MetricBNN with the library's defaults: the walk's own points, and draws of the latent posterior."""
+
+from __future__ import annotations
+
+from pyro_metricbnn import DriftRefineKernel, MetricBNN, Steer, predict
+
+from ..task import Task
+from .method import Method, Predictor
+
+NUM_DRAWS = 1000
+
+
+def ran(task: Task, effort: float = 1.0) -> MetricBNN:
+    """A walk from the trained network and its latent map."""
+    kernel = DriftRefineKernel(task.model, refiner=Steer(effort=effort * task.share), num_steps=task.count(100, 10))
+    metric = MetricBNN(kernel, num_particles=task.count(20, 4))
+    return metric.run(task.problem.x, task.problem.y, progress=False)
+
+
+def walk(task: Task) -> Predictor:
+    """The points of the walk."""
+    samples = ran(task).get_samples()
+    return lambda x: predict(task.model, samples, x)
+
+
+def posterior(task: Task, effort: float = 1.0) -> Predictor:
+    """Draws of the latent posterior."""
+    draws = ran(task, effort).draw(task.count(NUM_DRAWS, 50))
+    return lambda x: predict(task.model, draws, x)
+
+
+METHODS = (Method("MetricBNN sampling", walk), Method("MetricBNN", posterior))

@@ -1,0 +1,135 @@
+"""A problem with its trained network: what every method is given.
+
+In: a `Problem`, a likelihood and the hidden layers.  Out: `Task`, whose network holds the MAP of a normal prior.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from pyro_metricbnn import BatchedPotential, Categorical, bayesianize
+from pyro_metricbnn.bayesianize import BayesianNetwork
+from pyro_metricbnn.likelihoods import Likelihood
+from pyro_metricbnn.predictive import Prediction
+
+from .datasets import Problem
+from .networks import mlp
+
+TRAINING_STEPS = 1500
+LEARNING_RATE = 1e-2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A problem, and the network that all methods start from.
+
+    Args:
+        problem: Training, validation and test rows.
+        net: The network with its trained weights.
+        likelihood: What its output means.
+        hidden: Units of the hidden layers.
+        activation: Between them.
+        prior_scale: Deviation of the normal prior of each weight.
+        num_training_steps: Full-batch Adam steps that a network takes; a method that trains others takes as many.
+        seconds: What training the network took.
+        share: The part of the full work that a method does: 1 in the tables, less for a quick look.
+    """
+
+    problem: Problem
+    net: nn.Module
+    likelihood: Likelihood
+    hidden: tuple[int, ...]
+    activation: type[nn.Module] = nn.ReLU
+    prior_scale: float = 1.0
+    num_training_steps: int = TRAINING_STEPS
+    seconds: float = 0.0
+    share: float = 1.0
+
+    def count(self, full: int, least: int = 2) -> int:
+        """So many steps, draws or members of the full number as the share of the work asks for."""
+        return max(least, round(full * self.share))
+
+    @cached_property
+    def model(self) -> BayesianNetwork:
+        """The network as a Pyro model."""
+        return bayesianize(self.net, self.likelihood, prior_scale=self.prior_scale)
+
+    @cached_property
+    def theta_star(self) -> Tensor:
+        """The trained weights, flat (D,), in the order of `potential()`."""
+        return self.potential(1).flatten({name: value.detach() for name, value in self.net.named_parameters()})
+
+    def potential(self, num_calls: int) -> BatchedPotential:
+        """The energy of many networks at once, traced, or compiled where so many calls are worth it."""
+        return BatchedPotential(self.model, self.problem.x, self.problem.y).using(expected_calls=num_calls)
+
+    def new_networks(self, count: int) -> list[nn.Module]:
+        """Untrained networks of the same kind."""
+        return [_network(self.problem, self.likelihood, self.hidden, self.activation) for _ in range(count)]
+
+    def outputs(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """The network's output for weights (S, ...) by name: (S, n, C)."""
+        with torch.no_grad():
+            return vmap(lambda w: functional_call(self.net, w, (x,)), chunk_size=200)(dict(weights))
+
+    def prediction(self, f: Tensor) -> Prediction:
+        """Outputs (S, n, C) as a prediction under the task's likelihood."""
+        return Prediction(f=f, likelihood=self.likelihood, parameters={})
+
+
+def trained(
+    problem: Problem,
+    likelihood: Likelihood,
+    hidden: tuple[int, ...] = (32, 32),
+    *,
+    activation: type[nn.Module] = nn.ReLU,
+    num_training_steps: int = TRAINING_STEPS,
+    share: float = 1.0,
+) -> Task:
+    """The task of a problem: one network, trained to the MAP."""
+    net = _network(problem, likelihood, hidden, activation)
+    untrained = Task(
+        problem=problem,
+        net=net,
+        likelihood=likelihood,
+        hidden=hidden,
+        activation=activation,
+        num_training_steps=num_training_steps,
+        share=share,
+    )
+    begin = time.perf_counter()
+    (weights,) = train_together(untrained, [net])
+    seconds = time.perf_counter() - begin
+    net.load_state_dict(weights)
+    values = {name: getattr(untrained, name) for name in untrained.__dataclass_fields__}
+    return Task(**{**values, "net": net, "seconds": seconds})
+
+
+def train_together(task: Task, nets: list[nn.Module]) -> list[dict[str, Tensor]]:
+    """The trained weights of networks that all descend at once, by Adam on the energy, with a falling rate."""
+    num_steps = task.count(task.num_training_steps)
+    potential = task.potential(num_steps)
+    named = [dict(net.named_parameters()) for net in nets]
+    theta = potential.flatten({name: torch.stack([one[name].detach() for one in named]) for name in named[0]})
+    optimizer = torch.optim.Adam([theta], lr=LEARNING_RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
+    for _ in range(num_steps):
+        theta.grad = potential.grad(theta)
+        optimizer.step()
+        schedule.step()
+    weights = potential.unflatten(theta)
+    return [{name: value[i] for name, value in weights.items()} for i in range(len(nets))]
+
+
+def _network(
+    problem: Problem, likelihood: Likelihood, hidden: tuple[int, ...], activation: type[nn.Module]
+) -> nn.Module:
+    num_outputs = int(problem.y.max()) + 1 if isinstance(likelihood, Categorical) else 1
+    return mlp(problem.x.shape[1], *hidden, num_outputs, activation=activation)
