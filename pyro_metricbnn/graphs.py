@@ -57,11 +57,20 @@ class Execution:
 
 
 class BatchedFunction:
-    """fn for a batch of thetas; one record for each combination of shapes it meets."""
+    """fn for a batch of thetas; one record for each combination of shapes it meets.
 
-    def __init__(self, fn: Callable[..., Outputs], execution: Execution) -> None:
+    Args:
+        fn: The function of one theta.
+        execution: How it runs.
+        records: Those that the same function has made elsewhere; new ones are added.
+    """
+
+    def __init__(
+        self, fn: Callable[..., Outputs], execution: Execution, records: dict[Any, fx.GraphModule] | None = None
+    ) -> None:
         self._fn = fn
         self.execution = execution
+        self._records = {} if records is None else records
         self._ready: dict[Any, Callable[..., Outputs]] = {}
         self._calls: dict[Any, int] = {}
         self._failures: list[Exception] = []  # of compiling: said once
@@ -122,7 +131,7 @@ class BatchedFunction:
 
     def _prepare(self, theta: Tensor, data: tuple[Tensor, ...]) -> Callable[..., Outputs] | None:
         """What runs these shapes, made when the calls are worth it; None for plain vmap."""
-        key = (theta.shape, *((leaf.shape, leaf.dtype) for leaf in data))
+        key = _shapes(theta, data)
         calls = self._calls[key] = self._calls.get(key, 0) + 1
         if key not in self._ready:
             mode, expected = self.execution.mode, self.execution.expected_calls
@@ -143,7 +152,7 @@ class BatchedFunction:
         if mode == "loop":
             return self._one_by_one(theta, data)
         try:
-            graph = record(self._vmapped(len(data)), theta, *data)
+            graph = self._recorded(theta, data)
         except RuntimeError:  # it reads numbers out of its data; where it branches on theta, vmap says so
             return self._vmapped(len(data))
         if mode == "auto" and theta.device.type == "cpu" and loop_is_faster(graph, len(theta)):
@@ -151,12 +160,22 @@ class BatchedFunction:
         pays = mode == "auto" and worth_compiling(graph, self.execution.expected_calls or 0)
         return Compilable(graph, self._failures) if mode == "compile" or pays else graph
 
+    def _recorded(self, theta: Tensor, data: tuple[Tensor, ...]) -> fx.GraphModule:
+        key = _shapes(theta, data)
+        if key not in self._records:
+            self._records[key] = record(self._vmapped(len(data)), theta, *data)
+        return self._records[key]
+
     def _one_by_one(self, theta: Tensor, data: tuple[Tensor, ...]) -> Callable[..., Outputs]:
         """Particle after particle; through Python where a model branches on values and has no record."""
         try:
             return _looped(record(self._fn, theta[0], *data))
         except RuntimeError:
             return _looped(self._fn)
+
+
+def _shapes(theta: Tensor, data: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    return (theta.shape, *((leaf.shape, leaf.dtype) for leaf in data))
 
 
 class Compilable:

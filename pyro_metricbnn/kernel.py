@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from .checkpoint import Checkpoint, described, saved_ground, saved_state
+from .curvature import MAX_HESSIAN
 from .map_estimate import find_map, given_point
 from .minibatches import Minibatches, MinibatchPotential
 from .particles import Ground, Particles, start
@@ -26,6 +27,8 @@ from .storage import FilePath
 from .trajectories import Trajectories
 from .units import prior_units
 from .walk import checked, go_on, leave, new_record
+
+SEARCH_CALLS = 100  # that a search for the MAP of a network takes at least
 
 
 class DriftRefineKernel(MCMCKernel):
@@ -137,6 +140,8 @@ class DriftRefineKernel(MCMCKernel):
             ground = self._planned(saved_ground(saved, potential, self.num_steps, num_particles))
             state = saved_state(saved, ground, make_record, self.refiner.padding(potential.dim), thin)
         else:
+            if potential.dim > MAX_HESSIAN:  # worth recording from the first call on; small models' calls are cheap
+                potential = potential.using(expected_calls=SEARCH_CALLS)
             theta_star, scale = self._leaving_from(potential, initial_params, map_params, progress)
             ground = self._planned(Ground(potential, theta_star, scale, self.num_steps, num_particles))
             ground, state = leave(ground, self.refiner, make_record)

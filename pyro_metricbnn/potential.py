@@ -51,6 +51,7 @@ class BatchedPotential:
         self.model = model
         self.args, self.kwargs = args, kwargs
         self.sites, self.prototype = _inspect(model, args, kwargs)
+        self._records: dict[Any, Any] = {}  # shared with what `using` gives: the way changes, the function does not
         self._bind(Execution())
 
     def _bind(self, execution: Execution) -> None:
@@ -59,7 +60,7 @@ class BatchedPotential:
         self._data = tuple(leaf.detach() for leaf in leaves if torch.is_tensor(leaf))
         self._constants = [None if torch.is_tensor(leaf) else leaf for leaf in leaves]
         mode: Mode = "loop" if execution.mode == "loop" else "vmap"
-        self._value_and_grad = BatchedFunction(grad_and_value(self._energy), execution)
+        self._value_and_grad = BatchedFunction(grad_and_value(self._energy), execution, self._records)
         self._parts = BatchedFunction(self._energy_parts, Execution(mode=mode, chunk_size=execution.chunk_size))
 
     def using(self, **settings: Any) -> BatchedPotential:
