@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyro
@@ -92,13 +93,13 @@ def compare(folder: Path | None, rounds: int) -> dict[str, list[float]]:
     return times
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Compare and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=None, help="folder of the data sets")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each")
     parser.add_argument("--only", choices=["walk", "ensemble"], default=None, help="run one, here, and print its time")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     if arguments.only:
         print(seconds_of(arguments.only, arguments.data))
         return

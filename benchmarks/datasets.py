@@ -11,9 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine
+from sklearn.model_selection import train_test_split
 from torch import Tensor
 
+CARRIED = ("wine", "iris", "breast_diagnostic")  # by scikit-learn
+SEEDS = (711, 1, 75, 359, 17, 420, 129, 666, 69, 36)  # of the splits, as in Immer et al. 2021
 UCI = ("glass", "australian", "ionosphere", "breast_cancer", "vehicle", "waveform")
+UCI_ALL = ("glass", "australian", "ionosphere", "breast_cancer", "breast_ljubljana", "vehicle", "waveform")
 
 
 class Problem(NamedTuple):
@@ -49,16 +54,40 @@ def snelson(folder: Path | None) -> Problem:
     return Problem("snelson", x[train], y[train], x[test], y[test])
 
 
+def classification(folder: Path | None, name: str, split: int) -> Problem:
+    """One split of a classification set, of a folder or of those that scikit-learn carries."""
+    if folder is not None:
+        return uci(folder, name, split)
+    if name not in CARRIED:
+        raise SystemExit(f"{name} is not among the sets that scikit-learn carries ({', '.join(CARRIED)}): pass --data.")
+    loaders = {"wine": load_wine, "iris": load_iris, "breast_diagnostic": load_breast_cancer}
+    features, labels = loaders[name](return_X_y=True)
+    seed, rows = SEEDS[split], np.arange(len(labels))
+    train, rest = train_test_split(rows, train_size=0.7, random_state=seed, stratify=labels)
+    test, valid = train_test_split(rest, train_size=0.5, random_state=seed, stratify=labels[rest])
+    return _standardised(name, features, labels, train, valid, test)
+
+
 def uci(folder: Path, name: str, split: int) -> Problem:
     """One split of a UCI classification set; the sample number of Breast (Wisconsin) is no feature."""
-    table = np.genfromtxt(folder / "uci" / f"{name}.csv", delimiter=",", skip_header=1)
+    path = folder / "uci" / f"{name}.csv"
+    if not path.exists():
+        raise SystemExit(f"{path} is missing: --data is a folder with uci/{name}.csv and uci/{name}.splits.npz.")
+    table = np.genfromtxt(path, delimiter=",", skip_header=1)
     rows = np.load(folder / "uci" / f"{name}.splits.npz")
     train, valid, test = (rows[part][split] for part in ("train", "valid", "test"))
-    features, labels = table[:, 1 if name == "breast_cancer" else 0 : -1], torch.tensor(table[:, -1].astype(np.int64))
+    return _standardised(name, table[:, 1 if name == "breast_cancer" else 0 : -1], table[:, -1], train, valid, test)
+
+
+def _standardised(
+    name: str, features: np.ndarray, labels: np.ndarray, train: np.ndarray, valid: np.ndarray, test: np.ndarray
+) -> Problem:
+    """Features in units of the training part's deviations."""
+    y = torch.tensor(labels.astype(np.int64))
     spread = features[train].std(0)
     scaled = (features - features[train].mean(0)) / np.where(spread > 0, spread, 1)
     x = torch.tensor(scaled, dtype=torch.float32)
-    return Problem(name, x[train], labels[train], x[test], labels[test], x[valid], labels[valid])
+    return Problem(name, x[train], y[train], x[test], y[test], x[valid], y[valid])
 
 
 def _made_classes(name: str, num_train: int, num_test: int, num_features: int, num_classes: int) -> Problem:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyro
@@ -63,11 +64,11 @@ def gradients(walk: Trajectories, refiner: Refiner) -> int:
     return int((walk.spacing / walk.step_sizes).ceil().sum())
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=None, help="folder of the data sets")
-    folder = parser.parse_args().data
+    folder = parser.parse_args(argv).data
     pyro.set_rng_seed(0)
     gap, classes = snelson(folder), glass(folder)
     regression = train(mlp(1, 32, 32, 32, 1), gap.x, gap.y, NOISE, 5000)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ def averaged(rows: list[dict[str, float]]) -> str:
     return ", ".join(shared + [f"{key} {value:.3f}" for key, value in rows[0].items() if key not in rows[-1]])
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--nuts", action="store_true", help="run NUTS on Snelson's data too (many minutes)")
     parser.add_argument("--reference", type=Path, help="folder of the chains that benchmarks.reference wrote")
     parser.add_argument("--only", choices=("uci", "snelson"), help="one half of it")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     for name in UCI if args.only != "snelson" else ():
         rows = [classification(args.data, name, split, args.reference) for split in range(args.splits)]
         print(f"{name}: {averaged(rows)}", flush=True)

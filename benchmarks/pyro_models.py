@@ -12,7 +12,7 @@ import argparse
 import json
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -409,13 +409,13 @@ def run(case: Case, seed: int) -> tuple[MetricBNN, float]:
     return metric, time.perf_counter() - begin
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="models to run; all of them without")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--reference", action="store_true", help="run NUTS and write the reference")
-    given = parser.parse_args()
+    given = parser.parse_args(argv)
     cases = [case for case in CASES if not given.names or case.name in given.names]
     if given.reference:
         make_reference(cases, given.seed)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyro
@@ -86,7 +87,7 @@ def chains(problem: Problem, num_chains: int, warmup: int, iterations: int) -> T
     return f.reshape(iterations, num_chains, *f.shape[1:]).transpose(0, 1)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Run the chains and write their function values."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
@@ -95,7 +96,7 @@ def main() -> None:
     parser.add_argument("--chains", type=int, default=8)
     parser.add_argument("--warmup", type=int, default=300)
     parser.add_argument("--iterations", type=int, default=1000)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name in arguments.sets:
         pyro.set_rng_seed(1000)

@@ -19,7 +19,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -170,13 +170,13 @@ def picture(rows: list[dict[str, Any]], walks: list[dict[str, Any]], path: Path)
     figure.savefig(path, dpi=150)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the results")
     parser.add_argument("--quick", action="store_true", help="one size, no walks")
     parser.add_argument("--walks-only", action="store_true", help="one size, and the walks")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     arguments.out.mkdir(parents=True, exist_ok=True)
     pyro.set_rng_seed(0)
     sizes = (

@@ -1,0 +1,51 @@
+"""Arguments that the experiments share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from .methods import methods
+from .methods.method import Method
+
+RESULTS = Path(__file__).parent / "results"
+QUICK_SHARE = 0.02
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """With --data, --out, --quick and --retry."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument(
+        "--data", type=Path, help="folder of the data sets; without it, what scikit-learn carries or made data"
+    )
+    made.add_argument("--out", type=Path, help="folder of results, tables and pictures")
+    made.add_argument("--quick", action="store_true", help="a fiftieth of the work, to see that all runs")
+    made.add_argument("--retry", action="store_true", help="run again what ended in an error")
+    return made
+
+
+def add_methods(made: argparse.ArgumentParser, default: Sequence[str] | None = None) -> None:
+    """With --methods."""
+    names = tuple(methods())
+    made.add_argument(
+        "--methods", nargs="+", choices=names, default=default or names, metavar="NAME", help=", ".join(names)
+    )
+
+
+def chosen(arguments: argparse.Namespace) -> list[Method]:
+    """The methods of --methods, in the order of the tables."""
+    return [method for name, method in methods().items() if name in arguments.methods]
+
+
+def folder(arguments: argparse.Namespace) -> Path:
+    """Where results go: a look at --quick never mixes with the tables' results."""
+    if arguments.out is not None:
+        return Path(arguments.out)
+    return Path(os.environ.get("TMPDIR", "/tmp")) / "metricbnn-quick" if arguments.quick else RESULTS
+
+
+def share(arguments: argparse.Namespace) -> float:
+    """The part of the full work."""
+    return QUICK_SHARE if arguments.quick else 1.0
