@@ -17,9 +17,7 @@ QUICK_SHARE = 0.02
 def parser(description: str) -> argparse.ArgumentParser:
     """With --data, --out, --quick and --retry."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument(
-        "--data", type=Path, help="folder of the data sets; without it, what scikit-learn carries"
-    )
+    made.add_argument("--data", type=Path, help="folder of the data sets; without it, what scikit-learn carries")
     made.add_argument("--out", type=Path, help="folder of results, tables and pictures")
     made.add_argument("--quick", action="store_true", help="a fiftieth of the work, to see that all runs")
     made.add_argument("--retry", action="store_true", help="run again what ended in an error")

@@ -1,7 +1,7 @@
 """Data sets by name, standardised with their training part.
 
-In: a folder with the CSV files and splits, or None.  Out: x and y of a training, a test and a validation part. Without a
-folder: what scikit-learn carries, or made data of the same shape, which the name then says.
+In: a folder with the CSV files and splits, or None.  Out: x and y of a training, a test and a validation part.
+Without a folder: what scikit-learn carries, or made data of the same shape, which the name then says.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Results of an experiment on disk: what is there is not run again.
 
 In: a folder and names.  Out: `Results`, a JSON file of cells, each with what it measured and which run it was part of;
-a run has commit, versions and time. A file is replaced as a whole, so that a run that was stopped goes on from it.
+a run has commit, versions and time. A file is replaced as a whole, so that a run that was stopped goes on from it, and
+two runs may fill one file with methods of their own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 
 PACKAGES = (
     "torch",
@@ -43,9 +45,9 @@ class Results:
     def __init__(self, path: Path, setting: Mapping[str, Any], *, retry: bool = False, read_only: bool = False) -> None:
         self.path = path
         self.setting = dict(setting)
-        self.runs: list[dict[str, Any]] = []
+        self.runs: dict[str, dict[str, Any]] = {}
         self.cells: dict[str, Cell] = {}
-        self._run: int | None = None
+        self._run: str | None = None
         if path.exists():
             self._read(retry, read_only)
 
@@ -64,8 +66,9 @@ class Results:
         """The cell of this key, measured if it is not there; an error is a result too."""
         if key not in self.cells:
             if self._run is None:
-                self._run = len(self.runs)
-                self.runs.append(this_run())
+                run = this_run()
+                self._run = f"{run['begun']} {os.getpid()}"
+                self.runs[self._run] = run
             try:
                 cell = measure()
             except Exception as error:
@@ -76,10 +79,15 @@ class Results:
 
     def _write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        content = {"setting": self.setting, "runs": self.runs, "cells": self.cells}
-        part = self.path.with_suffix(".part")
-        part.write_text(json.dumps(content, indent=1))
-        os.replace(part, self.path)
+        with FileLock(self.path.with_suffix(".lock")):
+            if self.path.exists():
+                content = json.loads(self.path.read_text())
+                self.runs = content["runs"] | self.runs
+                self.cells = content["cells"] | self.cells
+            content = {"setting": self.setting, "runs": self.runs, "cells": self.cells}
+            part = self.path.with_suffix(".part")
+            part.write_text(json.dumps(content, indent=1))
+            os.replace(part, self.path)
 
 
 def this_run() -> dict[str, Any]:
