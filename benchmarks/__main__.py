@@ -7,7 +7,10 @@ import importlib
 import sys
 from pathlib import Path
 
-COMMANDS = ("uci", "latent", "throughput", "cold_start", "effort", "reference", "pyro_models")
+COMMANDS = (
+    *("uci", "regression", "snelson", "banana"),
+    *("latent", "throughput", "cold_start", "effort", "reference", "pyro_models"),
+)
 
 
 def overview() -> str:

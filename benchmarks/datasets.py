@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from sklearn.datasets import load_breast_cancer, load_iris, load_wine
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine, make_moons
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 CARRIED = ("wine", "iris", "breast_diagnostic")  # by scikit-learn
 SEEDS = (711, 1, 75, 359, 17, 420, 129, 666, 69, 36)  # of the splits, as in Immer et al. 2021
 UCI = ("glass", "australian", "ionosphere", "breast_cancer", "vehicle", "waveform")
+REGRESSION = ("boston", "concrete", "energy", "yacht", "wine-quality-red", "kin8nm", "power-plant")
 UCI_ALL = ("glass", "australian", "ionosphere", "breast_cancer", "breast_ljubljana", "vehicle", "waveform")
 
 
@@ -31,6 +32,7 @@ class Problem(NamedTuple):
     y_test: Tensor
     x_valid: Tensor | None = None
     y_valid: Tensor | None = None
+    y_scale: float = 1.0  # what a unit of y is in the source
 
 
 def glass(folder: Path | None, split: int = 0) -> Problem:
@@ -54,6 +56,36 @@ def snelson(folder: Path | None) -> Problem:
     return Problem("snelson", x[train], y[train], x[test], y[test])
 
 
+def banana(folder: Path | None) -> Problem:
+    """Two classes in the plane: 265 rows to train on, as Bergamin et al. 2023; two moons without a folder."""
+    if folder is None:
+        features, labels = make_moons(1060, noise=0.3, random_state=0)
+        train, valid, test = np.split(np.arange(1060), [265, 660])
+        return _standardised("moons (made)", features, labels, train, valid, test)
+    table = np.genfromtxt(folder / "banana.csv", delimiter=",", skip_header=1)
+    rows = np.load(folder / "banana.splits.npz")
+    return _standardised("banana", table[:, :2], table[:, 2], rows["train"], rows["valid"], rows["test"])
+
+
+def regression(folder: Path | None, name: str, split: int) -> Problem:
+    """One split of a regression set, x and y in units of the training part; a tenth of that part is for validation."""
+    if folder is None:
+        features, targets = load_diabetes(return_X_y=True)
+        train, test = train_test_split(np.arange(len(targets)), test_size=0.1, random_state=split)
+    else:
+        path = folder / "uci_regression" / f"{name}.npz"
+        if not path.exists():
+            raise SystemExit(f"{path} is missing: --data is a folder with uci_regression/{name}.npz.")
+        content = np.load(path)
+        features, targets = content["X"], content["y"]
+        train, test = content["train_idx"][split], content["test_idx"][split]
+    train, valid = train_test_split(train, test_size=0.1, random_state=split)
+    made = _standardised(name, features, np.zeros(len(targets)), train, valid, test)
+    center, scale = targets[train].mean(), targets[train].std()
+    y = torch.tensor((targets - center) / scale, dtype=torch.float32)[:, None]
+    return made._replace(y=y[train], y_valid=y[valid], y_test=y[test], y_scale=float(scale))
+
+
 def classification(folder: Path | None, name: str, split: int) -> Problem:
     """One split of a classification set, of a folder or of those that scikit-learn carries."""
     if folder is not None:
@@ -66,6 +98,12 @@ def classification(folder: Path | None, name: str, split: int) -> Problem:
     train, rest = train_test_split(rows, train_size=0.7, random_state=seed, stratify=labels)
     test, valid = train_test_split(rest, train_size=0.5, random_state=seed, stratify=labels[rest])
     return _standardised(name, features, labels, train, valid, test)
+
+
+def with_validation(problem: Problem) -> Problem:
+    """Every fifth training row held out."""
+    held = torch.arange(len(problem.x)) % 5 == 4
+    return problem._replace(x=problem.x[~held], y=problem.y[~held], x_valid=problem.x[held], y_valid=problem.y[held])
 
 
 def uci(folder: Path, name: str, split: int) -> Problem:

@@ -5,7 +5,9 @@ In: `Results`, methods and a way to make the task of a split.  Out: cells "metho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 
 import pyro
@@ -14,22 +16,28 @@ from tqdm import tqdm
 from pyro_metricbnn import calibration
 from pyro_metricbnn.calibration import ClassCalibration
 
-from .methods.method import Method, timed, tuned
+from .methods.method import Method, Run, timed, tuned
 from .results import Cell, Results
 from .task import Task
 
 MakeTask = Callable[[int], Task]
+Keep = Callable[[Method, Run], None]
 
 
-def measured(method: Method, task: Task, setting: Cell, seed: int) -> Cell:
-    """The test figures of a method on a task, and its seconds."""
+def measured(method: Method, task: Task, setting: Cell, seed: int, keep: Callable[[Run], None] | None = None) -> Cell:
+    """The test figures of a method on a task, in the units of y, and its seconds; `keep` sees the run, too."""
     pyro.set_rng_seed(seed)
     run = timed(method, task, setting, task.problem.x_test)
     figures = calibration(run.prediction, task.problem.y_test)
     if isinstance(figures, ClassCalibration):
         cell = {"nll": figures.nll, "ece": figures.ece, "accuracy": figures.accuracy, "brier": figures.brier}
     else:
-        cell = {"nll": figures.nll, "rmse": figures.rmse, "crps": figures.crps, "coverage_90": figures.coverage[0.9]}
+        covered = figures.coverage[figures.levels.index(0.9)]
+        unit = task.problem.y_scale
+        cell = {"nll": figures.nll + math.log(unit), "rmse": figures.rmse * unit, "coverage_90": covered}
+    cell["train_nll"] = -float(run.predictor(task.problem.x).log_prob(task.problem.y).mean())
+    if keep is not None:
+        keep(run)
     return {
         **cell,
         "seconds": run.seconds,
@@ -41,7 +49,12 @@ def measured(method: Method, task: Task, setting: Cell, seed: int) -> Cell:
 
 
 def run_splits(
-    results: Results, methods: Sequence[Method], make_task: MakeTask, splits: Sequence[int], label: str
+    results: Results,
+    methods: Sequence[Method],
+    make_task: MakeTask,
+    splits: Sequence[int],
+    label: str,
+    keep: Keep | None = None,
 ) -> None:
     """All cells that are missing."""
     made: dict[int, Task] = {}
@@ -55,12 +68,12 @@ def run_splits(
     bar = tqdm([(split, method) for split in splits for method in methods], desc=label, unit=" cells")
     for split, method in bar:
         bar.set_postfix_str(f"{method.name}, split {split}")
-        run_cell(results, method, task_of, split)
+        run_cell(results, method, task_of, split, keep)
         for done in [other for other in made if other not in (0, split)]:
             del made[done]
 
 
-def run_cell(results: Results, method: Method, task_of: MakeTask, split: int) -> None:
+def run_cell(results: Results, method: Method, task_of: MakeTask, split: int, keep: Keep | None = None) -> None:
     """One cell, after the method's tuning on the first split."""
     key = f"{method.name}|{split}"
     if key in results.cells:
@@ -79,4 +92,5 @@ def run_cell(results: Results, method: Method, task_of: MakeTask, split: int) ->
         results.cell(key, lambda: {"error": choice["error"]})
         return
     task = task_of(split)  # before the clock starts
-    results.cell(key, lambda: measured(method, task, choice["setting"], 1000 + split))
+    seen = None if keep is None else partial(keep, method)
+    results.cell(key, lambda: measured(method, task, choice["setting"], 1000 + split, seen))

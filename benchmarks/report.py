@@ -1,0 +1,77 @@
+"""Cells of several data sets -> tables by method and set, and what stands behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .methods import methods
+from .results import Results
+from .tables import Figure, best, figure, markdown, written
+
+OURS = "MetricBNN"
+SELF_TRAINED = ("Ensemble", "MILE", "MetricBNN (paper, its prior too)")  # their seconds have the training in them
+Cells = dict[str, dict[str, dict[str, Any]]]  # by set, then "method|split"
+Table = dict[str, dict[str, Figure | None]]  # by method, then set
+
+
+def read(folder: Path, sets: Sequence[str]) -> Cells:
+    """The results that a folder has of each set."""
+    return {name: Results(folder / f"{name}.json", {}, read_only=True).cells for name in sets}
+
+
+def values(cells: dict[str, dict[str, Any]], method: str, quantity: str) -> list[float]:
+    """A quantity on each split that a method has finished."""
+    rows = [cell for key, cell in cells.items() if key.split("|")[0] == method and "nll" in cell]
+    if quantity == "total_seconds":
+        return [row["seconds"] + (0 if method in SELF_TRAINED else row["training_seconds"]) for row in rows]
+    return [row[quantity] for row in rows]
+
+
+def figures(cells: Cells, quantity: str) -> Table:
+    """Mean and error over the splits of each method and set."""
+    return {
+        method: {name: figure(values(of_set, method, quantity)) for name, of_set in cells.items()}
+        for method in methods()
+        if any(values(of_set, method, quantity) for of_set in cells.values())
+    }
+
+
+def as_markdown(table: Table, *, largest: bool = False, digits: int = 3, bold: bool = True) -> str:
+    """Methods as rows, sets as columns, the best of a column in bold."""
+    sets = list(next(iter(table.values()), {}))
+    winners = {name: best([row[name] for row in table.values()], largest=largest) for name in sets}
+    rows = [
+        [method, *(written(row[name], bold=bold and i == winners[name], digits=digits) for name in sets)]
+        for i, (method, row) in enumerate(table.items())
+    ]
+    return markdown(["", *sets], rows)
+
+
+def winner(table: Table, name: str) -> str:
+    """A line that says who has the lowest figure on a set, and where the default stands."""
+    ranked = sorted((value.mean, method) for method, row in table.items() if (value := row[name]) is not None)
+    if not ranked:
+        return f"- {name}: no results"
+    line = f"- {name}: {ranked[0][1]} has the lowest NLL, {ranked[0][0]:.3f}"
+    ours = table.get(OURS, {}).get(name)
+    if ours is None or ranked[0][1] == OURS:
+        return line
+    near = "within" if ours.mean - ranked[0][0] <= ours.error else "not within"
+    return f"{line}; {OURS} {ours.mean:.3f} ± {ours.error:.3f}, {near} one standard error"
+
+
+def footnotes(cells: Cells) -> str:
+    """How many splits stand behind the means, and the errors."""
+    counts = [
+        f"- {method}: " + ", ".join(f"{name} {len(values(of_set, method, 'nll'))}" for name, of_set in cells.items())
+        for method in methods()
+    ]
+    errors = sorted(
+        f"- {name}, {key}: {cell['error']}"
+        for name, of_set in cells.items()
+        for key, cell in of_set.items()
+        if "error" in cell
+    )
+    return "### Splits behind each figure\n\n" + "\n".join(counts + (["", "### Errors", "", *errors] if errors else []))
