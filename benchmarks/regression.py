@@ -60,13 +60,11 @@ def run(arguments: argparse.Namespace, out: Path, name: str, split: int) -> None
     """One split of a set."""
     setting = {"experiment": "regression", "hidden": list(HIDDEN), "prior_scale": 1.0, "share": share(arguments)}
     results = Results(out / f"{name}.json", setting, retry=arguments.retry and split == 0)
-    run_splits(
-        results,
-        chosen(arguments),
-        lambda number: task_of(arguments.data, name, number, share(arguments)),
-        [split],
-        name,
-    )
+
+    def task(number: int) -> Task:
+        return task_of(arguments.data, name, number, share(arguments))
+
+    run_splits(results, chosen(arguments), task, [split], name)
 
 
 def report(out: Path, sets: Sequence[str]) -> None:

@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     def keep(method: Method, run: Run) -> None:
         out.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(out / f"{slug(method.name)}.npz", **on_grid(run))
+        np.savez_compressed(out / f"{slug(method.name)}.npz", allow_pickle=False, **on_grid(run))
 
     setting = {"experiment": "snelson", "hidden": list(HIDDEN), "noise": NOISE, "share": share(arguments)}
     results = Results(out / "snelson.json", setting, retry=arguments.retry)

@@ -10,7 +10,7 @@ the first split. Writes a JSON file a set, `uci.md` with the tables and `uci.png
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pyro_metricbnn import Categorical
@@ -86,7 +86,7 @@ def _sections(cells: Cells, sets: Sequence[str]) -> list[str]:
     ]
 
 
-def _paper(of_methods: dict[str, tuple[str, ...]], sets: Sequence[str]) -> str:
+def _paper(of_methods: Mapping[str, tuple[str, ...]], sets: Sequence[str]) -> str:
     columns = [name for name in sets if PAPER_COLUMN.get(name, name) in paper_figures.SETS]
     where = [paper_figures.SETS.index(PAPER_COLUMN.get(name, name)) for name in columns]
     return markdown(["", *columns], [[method, *(row[i] for i in where)] for method, row in of_methods.items()])
