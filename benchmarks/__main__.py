@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 COMMANDS = (
-    *("uci", "regression", "snelson", "banana"),
+    *("uci", "regression", "snelson", "banana", "fidelity"),
     *("latent", "throughput", "cold_start", "effort", "reference", "pyro_models"),
 )
 
