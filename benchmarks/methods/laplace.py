@@ -110,7 +110,7 @@ METHODS = tuple(
         name,
         fit,
         settings=tuple({"structure": structure, "temperature": value} for value in TEMPERATURES),
-        needs="laplace",
+        needs="laplace-torch",
         cite=CITE,
     )
     for name, structure in (("LA GN", "full"), ("LA GN Kron", "kron"))

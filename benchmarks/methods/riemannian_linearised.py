@@ -50,6 +50,10 @@ def linearised_loss(task: Task, posterior: Any) -> Loss:
 
 METHODS = (
     Method(
-        "Riem Lin LA", fit, settings=tuple({"loss_scale": value} for value in LOSS_SCALES), needs="laplace", cite=CITE
+        "Riem Lin LA",
+        fit,
+        settings=tuple({"loss_scale": value} for value in LOSS_SCALES),
+        needs="laplace-torch",
+        cite=CITE,
     ),
 )
