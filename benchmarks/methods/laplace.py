@@ -12,6 +12,9 @@ saves the draws.
 from __future__ import annotations
 
 import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -64,8 +67,17 @@ def gaussian(task: Task, structure: str = "full", temperature: float = 1.0) -> A
         temperature=temperature,
     )
     rows = TensorDataset(*data(task))
-    posterior.fit(DataLoader(rows, batch_size=min(len(rows), MAX_ROWS)))
+    with quiet():
+        posterior.fit(DataLoader(rows, batch_size=min(len(rows), MAX_ROWS)))
     return posterior
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without torch's word about the old kind of hooks that the backend sets."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
 
 
 def kind_and_noise(task: Task) -> tuple[str, float]:
@@ -98,7 +110,7 @@ METHODS = tuple(
         name,
         fit,
         settings=tuple({"structure": structure, "temperature": value} for value in TEMPERATURES),
-        needs="laplace",
+        needs="laplace-torch",
         cite=CITE,
     )
     for name, structure in (("LA GN", "full"), ("LA GN Kron", "kron"))

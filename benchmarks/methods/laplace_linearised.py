@@ -31,8 +31,8 @@ def linearised_networks(task: Task, thetas: Tensor) -> Predictor:
 
     def predict(x: Tensor) -> Tensor:
         def one(step: dict[str, Tensor]) -> Tensor:
-            f, change = jvp(lambda weights: functional_call(task.net, weights, (x,)), (center,), (step,))
-            return f + change
+            both = jvp(lambda weights: functional_call(task.net, weights, (x,)), (center,), (step,))
+            return both[0] + both[1]  # f* and the change
 
         with torch.no_grad():
             return vmap(one, chunk_size=200)(steps)
@@ -41,5 +41,11 @@ def linearised_networks(task: Task, thetas: Tensor) -> Predictor:
 
 
 METHODS = (
-    Method("Lin LA", fit, settings=tuple({"temperature": value} for value in TEMPERATURES), needs="laplace", cite=CITE),
+    Method(
+        "Lin LA",
+        fit,
+        settings=tuple({"temperature": value} for value in TEMPERATURES),
+        needs="laplace-torch",
+        cite=CITE,
+    ),
 )

@@ -74,7 +74,7 @@ METHODS = (
         "LA LowRank",
         fit,
         settings=tuple({"temperature": value} for value in TEMPERATURES),
-        needs="curvlinops",
+        needs="curvlinops-for-pytorch",
         cite=CITE,
     ),
 )

@@ -15,7 +15,7 @@ from torch import Tensor
 from pyro_metricbnn.handlers import Unvalidated
 
 from ..task import Task
-from .laplace import gaussian
+from .laplace import gaussian, quiet
 from .laplace_linearised import linearised_networks
 from .method import Method, Predictor
 from .riemannian import CITE, LOSS_SCALES, Loss, ends
@@ -29,7 +29,7 @@ def fit(task: Task, loss_scale: float = 1.0) -> Predictor:
 
 def linearised_loss(task: Task, posterior: Any) -> Loss:
     """The energy of the linearised network, and its gradient."""
-    with torch.enable_grad():
+    with quiet():
         jacobian, outputs = posterior.backend.jacobians(task.problem.x.double())
     jacobian, center = jacobian.flatten(0, 1).float(), outputs.detach().float()  # (n C, D), (n, C)
     targets = task.likelihood.targets(center, task.problem.y)
@@ -50,6 +50,10 @@ def linearised_loss(task: Task, posterior: Any) -> Loss:
 
 METHODS = (
     Method(
-        "Riem Lin LA", fit, settings=tuple({"loss_scale": value} for value in LOSS_SCALES), needs="laplace", cite=CITE
+        "Riem Lin LA",
+        fit,
+        settings=tuple({"loss_scale": value} for value in LOSS_SCALES),
+        needs="laplace-torch",
+        cite=CITE,
     ),
 )
