@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.util import find_spec
 
 import pyro
 from tqdm import tqdm
@@ -17,7 +16,7 @@ from pyro_metricbnn import calibration
 from pyro_metricbnn.calibration import ClassCalibration
 
 from .methods.method import Method, Run, timed, tuned
-from .results import Cell, Results
+from .results import Cell, Results, version
 from .task import Task
 
 MakeTask = Callable[[int], Task]
@@ -78,8 +77,8 @@ def run_cell(results: Results, method: Method, task_of: MakeTask, split: int, ke
     key = f"{method.name}|{split}"
     if key in results.cells:
         return
-    if method.needs is not None and find_spec(method.needs) is None:
-        message = f"ImportError: {method.name} needs {method.needs}: pip install 'pyro_metricbnn[benchmarks]'."
+    if method.needs is not None and version(method.needs) is None:
+        message = f"{method.name} needs {method.needs}: pip install {method.needs}."
         results.cell(key, lambda: {"error": message})
         return
 

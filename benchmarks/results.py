@@ -97,11 +97,12 @@ def this_run() -> dict[str, Any]:
         "begun": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
-        "versions": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+        "versions": {name: found for name in PACKAGES if (found := version(name)) is not None},
     }
 
 
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
+    """Of an installed package; None where it is not."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -60,7 +60,7 @@ def ends(task: Task, posterior: Any, loss: Loss, loss_scale: float) -> Tensor:
     """The ends (S, D) of those geodesics that got there, with velocities from laplace-torch's posterior."""
     velocity = (posterior.sample(task.count(NUM_SAMPLES, 4)) - posterior.mean).detach().float()
     start = task.theta_star.expand_as(velocity)
-    geodesics = exponential_map(loss, start, velocity, loss_scale=loss_scale, max_calls=task.count(MAX_CALLS, 20))
+    geodesics = exponential_map(loss, start, velocity, loss_scale=loss_scale, max_calls=task.count(MAX_CALLS, 500))
     lost = int((~geodesics.arrived).sum())
     if lost == len(start):
         raise RuntimeError(f"none of {lost} geodesics reached its end in {geodesics.num_calls} gradients.")
