@@ -13,7 +13,7 @@ class Figure(NamedTuple):
 
     mean: float
     error: float
-    count: int
+    num_splits: int
 
 
 def figure(values: Sequence[float]) -> Figure | None:
