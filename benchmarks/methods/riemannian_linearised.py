@@ -18,12 +18,12 @@ from ..task import Task
 from .laplace import gaussian, quiet
 from .laplace_linearised import linearised_networks
 from .method import Method, Predictor
-from .riemannian import CITE, LOSS_SCALES, Loss, ends
+from .riemannian import CITE, SETTINGS, Loss, ends
 
 
-def fit(task: Task, loss_scale: float = 1.0) -> Predictor:
+def fit(task: Task, loss_scale: float = 1.0, temperature: float = 1.0) -> Predictor:
     """Linearised networks at the ends of the geodesics."""
-    posterior = gaussian(task)
+    posterior = gaussian(task, "full", temperature)
     return linearised_networks(task, ends(task, posterior, linearised_loss(task, posterior), loss_scale))
 
 
@@ -48,12 +48,4 @@ def linearised_loss(task: Task, posterior: Any) -> Loss:
     return loss
 
 
-METHODS = (
-    Method(
-        "Riem Lin LA",
-        fit,
-        settings=tuple({"loss_scale": value} for value in LOSS_SCALES),
-        needs="laplace-torch",
-        cite=CITE,
-    ),
-)
+METHODS = (Method("Riem Lin LA", fit, settings=SETTINGS, needs="laplace-torch", cite=CITE),)
