@@ -107,7 +107,7 @@ def set_task(
     (x_test, y_test), (args, kwargs) = test, arguments
     if (x_test is None) != (y_test is None):
         raise ValueError(
-            f"{'x_test' if y_test is None else 'y_test'} is missing: predictions at x_test are judged by y_test. "
+            f"{'x_test' if x_test is None else 'y_test'} is missing: predictions at x_test are judged by y_test. "
             "Pass both, or neither."
         )
     if x_test is not None and not isinstance(model, BayesianNetwork):
@@ -228,6 +228,9 @@ def draw(task: Task, name: str, source: Any, num_samples: int) -> Contender:
     with _Naming(name):
         found = read_draws(source, task.layout, num_samples if _draws_anew(source) else None, task.arguments)
         values = {site: value.detach() for site, value in found.values.items()}
+        broken = [site for site, value in values.items() if not bool(value.isfinite().all())]
+        if broken:
+            raise ValueError(f"its draws of the site {broken[0]!r} are not finite. Leave those draws out.")
         flat = {site: value.flatten(0, 1) for site, value in values.items()}
         total = len(next(iter(flat.values())))
         if total > num_samples:  # evenly, so that each chain has its part

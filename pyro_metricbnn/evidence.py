@@ -5,6 +5,7 @@ In: a `Task` and a `Contender`.  Out: its `Evidence`, from which the table and t
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -73,6 +74,10 @@ class Evidence:
             said.append(
                 f"the worst R-hat is {self.r_hat:.2f}: its chains do not agree yet, so another run would give other "
                 "figures. Run it for longer; for a walk take Steer(effort=4)."
+            )
+        if len(self.elpd) and math.isnan(self.num_bad_k):
+            said.append(
+                f"it has no leave-one-out score, which takes at least {MIN_LOO_DRAWS} draws that differ. Take more."
             )
         if self.num_bad_k > 0:
             said.append(

@@ -31,10 +31,10 @@ STYLE = """
   border-bottom: 1px solid var(--line); white-space: nowrap; }
 .metricbnn th:first-child, .metricbnn td.text { text-align: left; white-space: normal; }
 .metricbnn .pairs th { overflow-wrap: anywhere; min-width: 6rem; max-width: 14rem; }
-.metricbnn thead th { white-space: normal; overflow-wrap: anywhere; min-width: 4.2rem; max-width: 11rem; }
+.metricbnn thead th { white-space: normal; overflow-wrap: break-word; min-width: 4.2rem; max-width: 11rem; }
 .metricbnn .scores th:first-child { min-width: 8.5rem; max-width: 24rem; position: sticky; left: 0;
   background: var(--back); }
-.metricbnn th.group div { position: sticky; left: .7rem; width: max-content; max-width: min(40rem, 100vw - 4rem); }
+.metricbnn th.group div { position: sticky; left: .4rem; width: max-content; max-width: min(40rem, 100vw - 4rem); }
 .metricbnn th.group { padding-top: 1.1rem; font-weight: 600; color: var(--soft); }
 .metricbnn td.best { color: var(--good); font-weight: 700; }
 .metricbnn .warnings { color: var(--warn); padding-left: 1.2rem; max-width: 46rem; }
