@@ -27,8 +27,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer steps, particles and draws")
     parser.add_argument("--out", type=Path, default=Path("compare_posteriors.html"), help="the report to write")
     arguments = parser.parse_args()
-    num_particles, num_steps, num_draws, num_chains = (4, 20, 30, 1) if arguments.quick else (20, 100, 300, 2)
-    num_epochs, depth = (50, 3) if arguments.quick else (3000, 8)
+    num_particles, num_steps, num_draws, num_chains = (4, 20, 30, 1) if arguments.quick else (20, 100, 200, 2)
+    num_epochs, depth = (50, 3) if arguments.quick else (3000, 6)
     pyro.set_rng_seed(0)
     x = torch.cat([torch.linspace(-2, -0.5, 25), torch.linspace(0.6, 2, 25)])[:, None]  # with a gap
     x_test = torch.linspace(-2.2, 2.2, 80)[:, None]

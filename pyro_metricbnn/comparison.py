@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from .columns import Score
-from .contenders import Task, check_sites, draw, named, set_task
+from .contenders import check_sites, draw, named
 from .evidence import gather
+from .panels import Section
 from .report import fragment, page
-from .report_pictures import Section, draw_sections
+from .report_pictures import draw_sections
 from .scores import score
 from .sites import Model
 from .storage import FilePath, write_whole
+from .task import Task, set_task
 
 if TYPE_CHECKING:
     from pandas import DataFrame

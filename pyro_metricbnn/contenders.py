@@ -1,7 +1,6 @@
 """Posteriors of one model that are to be compared: named, checked and drawn from, all in the same way.
 
-In: a model, its data, and several of: a `MetricBNN`, an MCMC, a guide, Trajectories, samples.  Out: a `Task`, and a
-`Contender` for each.
+In: a `Task`, and several of: a `MetricBNN`, an MCMC, a guide, Trajectories, samples.  Out: a `Contender` for each.
 """
 
 from __future__ import annotations
@@ -14,53 +13,15 @@ from typing import Any
 
 import torch
 from pyro.infer import MCMC
-from torch import Tensor
 
-from .bayesianize import BayesianNetwork
 from .canvas import own_numbers
 from .inference import MetricBNN
 from .mixing import MIN_DRAWS
-from .pointwise import Draws, Layout, find_layout
-from .posterior_draws import check_source, own_arguments, read_draws
-from .predictive import Prediction, predict
+from .pointwise import Draws
+from .posterior_draws import check_source, read_draws
 from .sites import Model
+from .task import Task, device_of
 from .trajectories import Trajectories
-
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """What all posteriors are asked about.
-
-    Args:
-        model: The Pyro model.
-        arguments: What it is conditioned on.
-        layout: Its sites.
-        x: A network's inputs in the data; None for other models.
-        x_judged: Inputs that predictions are judged at: those of the test data if there are any.
-        y_judged: What was observed there.
-        has_test: Whether that is data which the posteriors have not seen.
-        chunk_size: At most so many rows of x at once.
-    """
-
-    model: Model
-    arguments: Arguments
-    layout: Layout
-    x: Any
-    x_judged: Any
-    y_judged: Tensor | None
-    has_test: bool
-    chunk_size: int | None = None
-
-    @property
-    def is_network(self) -> bool:
-        """Whether the model was made by `bayesianize`: then functions are compared, and weights are not."""
-        return isinstance(self.model, BayesianNetwork)
-
-    def predict(self, draws: Draws, x: Any) -> Prediction:
-        """A network's predictions for draws (S, ...)."""
-        return predict(self.model, draws, x, chunk_size=self.chunk_size)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,67 +48,6 @@ class Contender:
     def num_draws(self) -> int:
         """S."""
         return len(next(iter(self.draws.values())))
-
-
-# -------------------------------------------------------------------------------------------- the task
-
-
-def set_task(
-    model: Model,
-    posteriors: Mapping[str, Any],
-    arguments: Arguments,
-    test: tuple[Any, Any],
-    chunk_size: int | None = None,
-) -> Task:
-    """The model's data, by default those of the first run that has them, and the test data, looked at before long work.
-
-    Raises:
-        ValueError: The model does not run on them, or the test data make no sense.
-    """
-    (x_test, y_test), (args, kwargs) = test, arguments
-    if (x_test is None) != (y_test is None):
-        raise ValueError(
-            f"{'x_test' if x_test is None else 'y_test'} is missing: predictions at x_test are judged by y_test. "
-            "Pass both, or neither."
-        )
-    if x_test is not None and not isinstance(model, BayesianNetwork):
-        raise ValueError(
-            "x_test is for networks made models by bayesianize: which argument of another model it replaces is not "
-            "known. Leave it out; the table has leave-one-out scores."
-        )
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"chunk_size must be at least 1, got {chunk_size}: it counts rows of x.")
-    if not args and not kwargs:
-        found = (own_arguments(source) for source in posteriors.values())
-        args, kwargs = next((each for each in found if each[0] or each[1]), ((), {}))
-    with own_numbers(_device(model)):  # a look at the model draws from it
-        layout = find_layout(model, args, kwargs)
-        if x_test is not None:
-            find_layout(model, (x_test, y_test), {})
-    x = y = None
-    if isinstance(model, BayesianNetwork):
-        if "obs" not in layout.observed:
-            raise ValueError(
-                "y is missing: the model observes nothing without it. Pass compare(model, posteriors, x, y)."
-            )
-        x, y = inspect.signature(model.forward).bind(*args, **kwargs).arguments["x"], layout.values["obs"]
-    judged = (x, y) if x_test is None else (x_test, y_test)
-    return Task(
-        model=model,
-        arguments=(args, kwargs),
-        layout=layout,
-        x=x,
-        x_judged=judged[0],
-        y_judged=judged[1],
-        has_test=x_test is not None,
-        chunk_size=chunk_size,
-    )
-
-
-def _device(model: Model) -> torch.device:
-    """Where a network is; the CPU for a function."""
-    names = model.parameters() if isinstance(model, torch.nn.Module) else iter(())
-    return next((value.device for value in names), torch.device("cpu"))
 
 
 # ------------------------------------------------------------------------------------------- the names
@@ -217,7 +117,7 @@ class _Naming:
 
 def check_sites(task: Task, posteriors: Mapping[str, Any]) -> None:
     """Refuse a posterior of another model, by one draw of each."""
-    with own_numbers(_device(task.model)):
+    with own_numbers(device_of(task.model)):
         for name, source in posteriors.items():
             with _Naming(name):
                 read_draws(source, task.layout, 1 if _draws_anew(source) else None, task.arguments)

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from .calibration import ClassCalibration, RealCalibration, calibration
-from .contenders import Contender, Task
+from .contenders import Contender
 from .diagnostics import WEIGHTS_MAY_DIFFER, health
 from .inference import MetricBNN
 from .mixing import ess, function_mixing, r_hat
 from .pointwise import Draws, Pointwise
 from .predictive import Prediction
+from .task import Task
 from .trajectories import Trajectories
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from .columns import Column, Score
-from .report_pictures import Picture, Section
+from .panels import Picture, Section
 
 STYLE = """
 .metricbnn { --ink: #1c2330; --soft: #5b6472; --line: #d5dae1; --back: #ffffff; --card: #f5f7f9; --good: #00664b;

@@ -1,17 +1,13 @@
-"""The pictures of a report on posteriors: one a posterior, with the same axes, so that they can lie side by side.
+"""The pictures of a report on posteriors: what they predict, how honest they are, marginals, walks.
 
-In: a `Task` and the `Evidence` about each posterior.  Out: `Section`s of `Picture`s, PNG each.
-
-Each panel is a file of its own: a page can then put them beside each other where it is wide, and below each other on a
-telephone. No figure is known to pyplot, no style is changed, and no random number of yours is used up.
+In: a `Task` and the `Evidence` about each posterior.  Out: `Section`s of pictures. No style is changed,
+and no random number of yours is used up.
 """
 
 from __future__ import annotations
 
-import io
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,43 +15,23 @@ from torch import Tensor
 
 from .calibration import RealCalibration, class_probs
 from .canvas import CLASSES, GREY, MARKERS, array, legend_below
-from .contenders import Task
 from .evidence import Evidence
 from .inference import MetricBNN
 from .likelihoods import Bernoulli, Categorical
+from .panels import Section, as_picture, panel, panels, short
 from .prediction_plots import plot_band, plot_decision, plot_reliability
+from .task import Task
 from .trajectories import Trajectories
 from .walk_plots import plot_energy, plot_walks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-DPI = 144  # two pixels for each of a page's
 GRID = 200  # inputs along a band
 MARGIN = 0.3  # of the inputs' range that is shown beyond them
 MAX_COORDINATES = 12  # whose marginals are drawn
 MAX_WORK = 2e10  # numbers multiplied for the energy behind the walks: some seconds
-NAME_LENGTH = 28  # of a posterior, in a picture
 DASHES = ("-", "--", "-.", ":")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """A PNG, what stands under it, and what it shows in words."""
-
-    png: bytes
-    caption: str
-    alt: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """Pictures of one kind, with a sentence on how to read them."""
-
-    title: str
-    text: str
-    pictures: tuple[Picture, ...]
 
 
 def draw_sections(task: Task, evidence: Sequence[Evidence]) -> tuple[Section, ...]:
@@ -64,47 +40,6 @@ def draw_sections(task: Task, evidence: Sequence[Evidence]) -> tuple[Section, ..
     for part in (_bands, _decisions, _reliability, _coverage, _marginals, _walks):
         sections += part(task, evidence)
     return tuple(sections)
-
-
-# --------------------------------------------------------------------------------------------- panels
-
-
-def _panel(width: float = 5.0, height: float = 4.0) -> Axes:
-    """Axes of a figure that pyplot does not know."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained").add_subplot()
-
-
-def _picture(figure: Figure, caption: str, alt: str) -> Picture:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    FigureCanvasAgg(figure)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=DPI)
-    return Picture(png=file.getvalue(), caption=caption, alt=alt)
-
-
-def _panels(
-    evidence: Sequence[Evidence], draw: Callable[[Evidence, Axes], object], alt: str, columns: int = 2
-) -> tuple[Picture, ...]:
-    """One panel for each posterior, all of the same size and with the same limits."""
-    axes = [_panel() for _ in evidence]
-    for one, ax in zip(evidence, axes, strict=True):
-        draw(one, ax)
-        legend_below(ax, columns)
-    for side in ("xlim", "ylim"):
-        ends = [getattr(ax, f"get_{side}")() for ax in axes]
-        limits = (min(low for low, _ in ends), max(high for _, high in ends))
-        for ax in axes:
-            ax.set(**{side: limits})
-    names = [one.contender.name for one in evidence]
-    return tuple(_picture(ax.figure, name, f"{alt} by {name}.") for ax, name in zip(axes, names, strict=True))
-
-
-def short(name: str) -> str:
-    """A name that fits into a picture."""
-    return name if len(name) <= NAME_LENGTH else name[: NAME_LENGTH - 1] + "…"
 
 
 # ---------------------------------------------------------------------------------------- predictions
@@ -130,7 +65,7 @@ def _bands(task: Task, evidence: Sequence[Evidence]) -> list[Section]:
         "The function and new observations along the input, within the data and beyond them. Where there are no data "
         "the dark band should open."
     )
-    return [Section(title="Predictions", text=text, pictures=_panels(evidence, draw, "Predictive bands along x"))]
+    return [Section(title="Predictions", text=text, pictures=panels(evidence, draw, "Predictive bands along x"))]
 
 
 def _decisions(task: Task, evidence: Sequence[Evidence]) -> list[Section]:
@@ -153,7 +88,7 @@ def _decisions(task: Task, evidence: Sequence[Evidence]) -> list[Section]:
         )
 
     text = "How sure each classifier is where, and its decision boundaries in white. Far from data none should be."
-    return [Section(title="Decisions", text=text, pictures=_panels(evidence, draw, "Confidence in the plane", 4))]
+    return [Section(title="Decisions", text=text, pictures=panels(evidence, draw, "Confidence in the plane", 4))]
 
 
 def _likelihood(task: Task) -> object:
@@ -175,14 +110,14 @@ def _reliability(task: Task, evidence: Sequence[Evidence]) -> list[Section]:
             plot_reliability(class_probs(one.prediction), y.reshape(-1), num_bins=15, legend=False, ax=ax)
 
     text = f"How often predictions of {_data_name(task)} came true, against how sure they were: honest on the diagonal."
-    return [Section(title="Reliability", text=text, pictures=_panels(evidence, draw, "Reliability diagram"))]
+    return [Section(title="Reliability", text=text, pictures=panels(evidence, draw, "Reliability diagram"))]
 
 
 def _coverage(task: Task, evidence: Sequence[Evidence]) -> list[Section]:
     """Of predicted numbers: all posteriors in one picture."""
     if not all(isinstance(one.calibration, RealCalibration) for one in evidence):
         return []
-    ax = _panel(5.6, 4.6)
+    ax = panel(5.6, 4.6)
     ax.plot([0, 1], [0, 1], color=GREY, lw=4, alpha=0.4, label="honest")
     names = ["honest"]
     for i, one in enumerate(evidence):
@@ -197,7 +132,7 @@ def _coverage(task: Task, evidence: Sequence[Evidence]) -> list[Section]:
         text.set_parse_math(False)
         text.set_text(name)
     said = f"The share of {_data_name(task)} in central intervals: below the line a posterior is too sure of itself."
-    picture = _picture(
+    picture = as_picture(
         ax.figure, "All posteriors", "Coverage of central intervals against their probability, by posterior."
     )
     return [Section(title="Coverage", text=said, pictures=(picture,))]
@@ -215,14 +150,14 @@ def _marginals(task: Task, evidence: Sequence[Evidence]) -> list[Section]:
     names = [short(one.contender.name) for one in evidence]
     pictures = []
     for site, place in _chosen({name: value.shape[1:] for name, value in draws[0].items()}):
-        ax = _panel(4.4, 0.9 + 0.42 * len(evidence))
+        ax = panel(4.4, 0.9 + 0.42 * len(evidence))
         for row, each in enumerate(draws):
             _draw_intervals(ax, each[site].movedim(0, -1)[place].double(), row)
         ax.set(ylim=(len(names) - 0.5, -0.5), yticks=range(len(names)))
         ax.set_yticklabels(names, parse_math=False)
         ax.grid(axis="x", alpha=0.3)
         label = f"{site}[{', '.join(map(str, place))}]" if place else site
-        pictures.append(_picture(ax.figure, label, f"Intervals of {label} by each posterior."))
+        pictures.append(as_picture(ax.figure, label, f"Intervals of {label} by each posterior."))
     text = "Mean, 50 % and 90 % of the draws of each posterior."
     if total > len(pictures):
         text += f" {len(pictures)} of {total} coordinates are shown, some of each site."
@@ -258,16 +193,16 @@ def _walks(task: Task, evidence: Sequence[Evidence]) -> list[Section]:
         source, name = one.contender.source, one.contender.name
         if not isinstance(source, (MetricBNN, Trajectories)):
             continue
-        ax = plot_energy(source, legend=False, ax=_panel())
+        ax = plot_energy(source, legend=False, ax=panel())
         legend_below(ax, 3)
-        pictures.append(_picture(ax.figure, f"{name}: energy", f"Potential energy along the walks of {name}."))
+        pictures.append(as_picture(ax.figure, f"{name}: energy", f"Potential energy along the walks of {name}."))
         walk = source.trajectories if isinstance(source, MetricBNN) else source
         if walk.sites.dim < 2 or walk.num_particles * walk.num_steps < 2:
             continue
         numbers = sum(value.numel() for value in task.layout.values.values())
         heavy = 3600.0 * walk.sites.dim * max(1, numbers) > MAX_WORK
-        ax = plot_walks(walk if heavy else source, legend=False, ax=_panel())
+        ax = plot_walks(walk if heavy else source, legend=False, ax=panel())
         legend_below(ax, 3)
-        pictures.append(_picture(ax.figure, f"{name}: walks", f"Walks of {name} in their plane of most variance."))
+        pictures.append(as_picture(ax.figure, f"{name}: walks", f"Walks of {name} in their plane of most variance."))
     text = "A healthy walk climbs from the MAP and then stays level; in the plane it does not stay where it began."
     return [Section(title="Walks", text=text, pictures=tuple(pictures))] if pictures else []

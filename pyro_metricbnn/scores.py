@@ -15,10 +15,10 @@ from torch import Tensor
 from .agreement import agreement
 from .calibration import ClassCalibration, RealCalibration
 from .columns import COLUMNS, Heading, Score
-from .contenders import Task
 from .evidence import LEVELS, Evidence
 from .pointwise import Draws
 from .predictive import Prediction
+from .task import Task
 
 NAN = float("nan")
 Row = dict[str, float]  # figures by key
