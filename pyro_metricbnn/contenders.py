@@ -165,11 +165,11 @@ def _described(source: Any, values: Draws, total: int) -> str:
     if isinstance(source, MetricBNN):
         walk = source.trajectories
         return f"MetricBNN: draws of the latent posterior of {walk.num_particles} walks of {walk.num_steps} points"
+    chains = f"{num_chains} chain{'s' if num_chains > 1 else ''} of {total // num_chains} draws"
     if isinstance(source, MCMC):
-        chains = f"{num_chains} chain{'s' if num_chains > 1 else ''} of {total // num_chains} draws"
         return f"{type(source.kernel).__name__} in Pyro's MCMC: {chains}"
     if isinstance(source, Trajectories):
         return f"a walk's own points: {num_chains} walks of {total // num_chains}"
     if isinstance(source, Mapping):
-        return f"samples: {total} draws"
+        return f"samples: {chains if num_chains > 1 else f'{total} draws'}"
     return f"a guide, {_kind(source)}: independent draws"
