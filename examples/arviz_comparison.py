@@ -45,7 +45,7 @@ def main() -> None:
     began = time.perf_counter()
     metric = MetricBNN(eight_schools, num_particles=4 if arguments.quick else 20).run(ERROR, EFFECT)
     walked = time.perf_counter()
-    num_samples, depth = (40, 3) if arguments.quick else (1000, 10)
+    num_samples, depth = (200, 3) if arguments.quick else (1000, 10)
     mcmc = MCMC(NUTS(eight_schools, max_tree_depth=depth), num_samples=num_samples, warmup_steps=num_samples // 2)
     mcmc.run(ERROR, EFFECT)
     print(f"the walk took {walked - began:.0f} s, NUTS {time.perf_counter() - walked:.0f} s")
@@ -63,8 +63,11 @@ def main() -> None:
 
     shown, title = {"var_names": ["mu", "tau", "theta"], "combined": True}, "Eight schools: 50 % and 90 % intervals"
     if "InferenceData" in vars(az):  # ArviZ 0.x
-        shown.update(model_names=list(exports), hdi_prob=0.9, figsize=(7, 6))
-        az.plot_forest(list(exports.values()), **shown)[0].set_title(title)
+        shown.update(model_names=list(exports), hdi_prob=0.9, figsize=(7, 6), textsize=11)
+        ax = az.plot_forest(list(exports.values()), **shown)[0]
+        ax.set(title=title, xlabel="effect, in points of the test")
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.11), "ncols": 2}
+        ax.legend(ax.get_legend().legend_handles[::-1], list(exports), **place)  # beside the intervals, not on them
     else:
         plot = az.plot_forest(exports, ci_probs=(0.5, 0.9), figure_kwargs={"figsize": (8, 6)}, **shown)
         plot.add_legend("model", title="", loc="outside upper right")

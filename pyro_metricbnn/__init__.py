@@ -5,6 +5,7 @@ from .arviz_export import to_arviz
 from .autoencoder_map import AutoencoderMap
 from .bayesianize import bayesianize
 from .calibration import calibration
+from .comparison import compare
 from .diagnostics import health
 from .guide import AutoMetric
 from .importance import k_hat
@@ -41,6 +42,7 @@ __all__ = [
     "agreement",
     "bayesianize",
     "calibration",
+    "compare",
     "find_map",
     "function_mixing",
     "gaussian_posterior",

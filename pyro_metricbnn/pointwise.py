@@ -72,7 +72,7 @@ def find_layout(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
         given = f"{len(args)} arguments and {sorted(kwargs)}" if args or kwargs else "no arguments"
         raise ValueError(
             f"the model does not run on what it was given ({given}): {str(error).splitlines()[0]}. Pass what it was "
-            "conditioned on, observations included, as to_arviz(source, model, x, y)."
+            "conditioned on, observations included: the x and y of its run."
         ) from error
     layout = Layout({}, {}, {}, {}, {})
     for name, node in trace.nodes.items():

@@ -41,7 +41,7 @@ def check_source(source: Any, model: Model) -> None:
     elif source is model or not (callable(source) or isinstance(source, (Trajectories, Mapping))):
         what = "the model itself" if source is model else f"of type {type(source).__name__}"
         raise ValueError(
-            f"the first argument is {what}, which has no posterior draws: pass a MetricBNN or an MCMC after run, a "
+            f"the source is {what}, which has no posterior draws: pass a MetricBNN or an MCMC after run, a "
             "guide, Trajectories, or samples by site."
         )
 
@@ -60,8 +60,8 @@ def own_arguments(source: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     ground = source.kernel._ground
     if ground is not None and ground.potential.is_noisy:
         raise ValueError(
-            "the run took its data in batches, so no call of the model saw them all: pass the arguments with all the "
-            "data that the export is to be about, as to_arviz(x, y)."
+            "the run took its data in batches, so no call of the model saw them all: pass the model's arguments, with "
+            "all the data that this is to be about."
         )
     return source.kernel.example_arguments
 

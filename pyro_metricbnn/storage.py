@@ -12,10 +12,10 @@ import errno
 import os
 import uuid
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -77,9 +77,7 @@ class Content:
 
 
 def write(path: FilePath, kind: str, content: Mapping[str, Any]) -> None:
-    """Write a file, or leave the one that is there as it is.
-
-    All goes to a new file in the same folder, which takes the place of the old one when it is whole.
+    """Write a file of this kind, or leave the one that is there as it is.
 
     Raises:
         ValueError: The content has an object that a file without code cannot hold.
@@ -87,10 +85,16 @@ def write(path: FilePath, kind: str, content: Mapping[str, Any]) -> None:
     """
     target = writable(path)
     document = {"format": FORMAT, "version": VERSION, "kind": kind, "content": plain(content)}
+    write_whole(target, lambda file: torch.save(document, file))
+
+
+def write_whole(path: FilePath, fill: Callable[[IO[bytes]], object]) -> None:
+    """All goes to a new file in the same folder, which takes the place of the old one when it is whole."""
+    target = writable(path)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with open(temporary, "xb") as file:
-            torch.save(document, file)
+            fill(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)

@@ -173,6 +173,19 @@ def test_loo_of_the_export_is_loo_of_the_loop(metric: MetricBNN) -> None:
     np.testing.assert_allclose(getattr(one, name), getattr(two, name), rtol=1e-5)
 
 
+@pytest.mark.parametrize("site", ["counts", "points"])
+def test_in_float64_loo_of_the_export_is_loo_of_a_loop_over_pyro_traces(site: str) -> None:
+    samples = rich_samples(400)
+    data, looped = to_arviz(samples, rich, COUNTS, POINTS), to_arviz(samples, rich, COUNTS, POINTS)
+    looped["log_likelihood"][site][...] = looped_log_likelihood(rich, samples, site, COUNTS, POINTS)[None]
+    assert data["log_likelihood"][site].dtype == np.float64
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the shape of the tail
+        one, two = (az.loo(each, var_name=site, pointwise=True) for each in (data, looped))
+    for name in ("elpd_loo", "loo_i", "pareto_k") if IS_OLD else ("elpd", "elpd_i", "pareto_k"):
+        np.testing.assert_allclose(getattr(one, name), getattr(two, name), rtol=1e-10)
+
+
 # ------------------------------------------------------------------------- variables, dims, coords
 
 

@@ -1,4 +1,4 @@
-"""Each example runs as a user would run it, in its small setting, and writes its picture."""
+"""Each example runs as a user would run it, in its small setting, and writes its picture or its report."""
 
 import subprocess
 import sys

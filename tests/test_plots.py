@@ -137,6 +137,37 @@ def test_without_matplotlib_a_picture_says_what_to_install(draw: Draw, monkeypat
 # --------------------------------------------------------------------------------- predictions
 
 
+def draw_all(dtype: torch.dtype) -> list[Axes]:
+    """Every picture, from data of this precision on the CPU."""
+    x = torch.linspace(-1, 1, 12, device="cpu", dtype=dtype)[:, None]
+    model = bayesianize(nn.Linear(1, 1, device="cpu", dtype=dtype), Gaussian(0.3))
+    run = MetricBNN(model, num_particles=3, num_steps=6).run(x, x, progress=False)
+    autoencoder = AutoencoderMap(2, num_hidden=4, num_epochs=25).fit(run.trajectories, progress=False)
+    both, labels = torch.cat([x, x.flip(0) ** 2], dim=1), torch.arange(12, device="cpu") % 2
+    net = bayesianize(nn.Linear(2, 2, device="cpu", dtype=dtype), Categorical())
+    draws = {"weight": both[:5, :, None] @ both[:5, None], "bias": both[:5]}
+    classes = predict(net, draws, both)
+    return [
+        plots.plot_band(run.predict(x), x, (x, x)),
+        plots.plot_decision(lambda at: predict(net, draws, at), both, labels, grid_size=8),
+        plots.plot_reliability(classes.probs, labels),
+        plots.plot_walks(run, grid_size=8),
+        plots.plot_energy(run),
+        plots.plot_segments(run),
+        plots.plot_losses(autoencoder),
+    ]
+
+
+def test_every_picture_is_drawn_from_float64() -> None:
+    assert all(ax.has_data() for ax in draw_all(torch.float64))
+
+
+def test_no_picture_makes_a_tensor_on_the_default_device() -> None:
+    with torch.device("meta"):
+        axes = draw_all(torch.float32)
+    assert all(ax.has_data() for ax in axes)
+
+
 def edges(ax: Axes, label: str) -> Tensor:
     """The low and the high edge (2, n) of a band."""
     (band,) = [part for part in ax.collections if part.get_label() == label]
