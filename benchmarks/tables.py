@@ -20,7 +20,8 @@ def figure(values: Sequence[float]) -> Figure | None:
     """The mean of the values; None of none."""
     if not values:
         return None
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else float("nan")
+    known = len(values) > 1 and all(map(math.isfinite, values))
+    error = statistics.stdev(values) / math.sqrt(len(values)) if known else float("nan")
     return Figure(statistics.fmean(values), error, len(values))
 
 
