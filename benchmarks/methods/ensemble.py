@@ -1,7 +1,7 @@
 """A deep ensemble: 20 networks, each trained from a random start of its own (Lakshminarayanan et al., 2017).
 
-All descend at once, with the steps that the MAP takes. The gradient is nine tenths of their time; a fused Adam or a
-compiled step saves less than compiling costs in 1,500 steps.
+All descend at once, with the steps that the MAP takes. The traced gradient is nine tenths of their time: compiled, it
+saves 1.5 s of 1,500 steps on Glass and on Australian, and compiling takes 4 to 6; a fused Adam saves nothing.
 """
 
 from __future__ import annotations
