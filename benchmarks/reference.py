@@ -31,6 +31,7 @@ from .datasets import UCI, Problem, uci
 PATH = math.pi / 2  # in the prior's deviations
 WANTED = 0.8  # acceptance
 NUM_STARTS = 50  # trajectories in which the step grows from a small one
+MOST_STEPS = 1000  # of the leapfrog a trajectory
 
 
 def leapfrog(
@@ -43,18 +44,27 @@ def leapfrog(
     return theta, momentum - eps / 2 * grad, energy, grad
 
 
-def hmc(potential: BatchedPotential, theta: Tensor, warmup: int, iterations: int, label: str) -> Tensor:
-    """Chains from theta (C, D): their points (iterations, C, D)."""
+def hmc(
+    potential: BatchedPotential,
+    theta: Tensor,
+    warmup: int,
+    iterations: int,
+    label: str | None = None,
+    path: float = PATH,
+    num_starts: int = NUM_STARTS,
+    most_steps: int = MOST_STEPS,
+) -> Tensor:
+    """Chains from theta (C, D): their points (iterations, C, D); with a label their progress is shown."""
     step = potential.inside(leapfrog)
     energy, grad = potential.value_and_grad(theta)
     log_eps, kept = math.log(1e-3), []
-    bar = tqdm(range(warmup + iterations), desc=label, mininterval=10)
+    bar = tqdm(range(warmup + iterations), desc=label, mininterval=10, disable=label is None)
     for i in bar:
         eps = math.exp(log_eps) * float(0.8 + 0.4 * torch.rand(()))
-        length = PATH if i >= NUM_STARTS else PATH / 10
+        length = path if i >= num_starts else path / 10
         momentum = torch.randn_like(theta)
         state = (theta, momentum, energy, grad)
-        for _ in range(max(1, round(length / eps))):
+        for _ in range(min(most_steps, max(1, round(length / eps)))):
             new_theta, new_momentum, new_energy, new_grad = step(
                 state[0], state[1], state[3], torch.as_tensor(eps, dtype=theta.dtype)
             )

@@ -64,7 +64,10 @@ class Task:
     @cached_property
     def theta_star(self) -> Tensor:
         """The trained weights, flat (D,), in the order of `potential()`."""
-        return self.potential(1).flatten({name: value.detach() for name, value in self.net.named_parameters()})
+        # Finding the sites draws from the prior: with the generator left alone, a method's draws do not depend on
+        # whether another one has asked for this before.
+        with torch.random.fork_rng(devices=[]):
+            return self.potential(1).flatten({name: value.detach() for name, value in self.net.named_parameters()})
 
     def potential(self, num_calls: int) -> BatchedPotential:
         """The energy of many networks at once, traced, or compiled where so many calls are worth it."""

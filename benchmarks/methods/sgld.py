@@ -1,8 +1,8 @@
 """Stochastic gradient Langevin dynamics (Welling and Teh, 2011), by the `posteriors` library.
 
-Eight chains leave the MAP at once, on minibatches of 32, at temperature 1 and a constant rate: a smaller one is nearer to
-the posterior and moves less. The rates are those of the log posterior of all data, not of its mean. A step is half the
-gradient and half the library; eight chains cost little more than one.
+Eight chains leave the MAP at once, on minibatches of 32, at temperature 1 and a constant rate: a smaller one is nearer
+to the posterior and moves less. The rates are those of the log posterior of all data, not of its mean. A step is half
+the gradient and half the library; eight chains cost little more than one.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import warnings
 import torch
 from torch import Tensor
 
+from pyro_metricbnn import BatchedPotential
 from pyro_metricbnn.minibatches import Minibatches, MinibatchPotential
 
 from ..differentiable import differentiable
 from ..task import Task
+from .hmc import predictor
 from .method import NUM_DRAWS, Method, Predictor
 
 BATCH_SIZE = 32
@@ -23,7 +25,7 @@ NUM_CHAINS = 8
 NUM_STEPS = 5000
 
 
-def minibatches(task: Task, num_calls: int, batch_size: int = BATCH_SIZE) -> MinibatchPotential:
+def minibatches(task: Task, num_calls: int, batch_size: int = BATCH_SIZE) -> BatchedPotential:
     """The energy estimated from random rows of the training data, others at each call."""
     x, y = task.problem.x, task.problem.y
     batches = Minibatches((x, y), min(batch_size, len(x)))
@@ -55,8 +57,7 @@ def fit(task: Task, lr: float) -> Predictor:
     """Thinned points of the chains."""
     num_chains = task.count(NUM_CHAINS)
     draws = chains(task, lr, num_chains, task.count(NUM_STEPS, 50), NUM_DRAWS)
-    weights = task.potential(1).unflatten(draws)
-    return lambda x: task.prediction(task.outputs(weights, x))
+    return predictor(task, draws)
 
 
 METHODS = (

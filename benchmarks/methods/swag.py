@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..task import Task
+from .hmc import predictor
 from .method import NUM_DRAWS, Method, Predictor
 from .sgld import BATCH_SIZE, minibatches
 
@@ -72,8 +73,7 @@ def moments(task: Task, lr: float) -> Moments:
 
 def fit(task: Task, lr: float) -> Predictor:
     """Draws of the Gaussian."""
-    weights = task.potential(1).unflatten(moments(task, lr).draw(NUM_DRAWS))
-    return lambda x: task.prediction(task.outputs(weights, x))
+    return predictor(task, moments(task, lr).draw(NUM_DRAWS))
 
 
 METHODS = (
