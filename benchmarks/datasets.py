@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from sklearn.datasets import load_breast_cancer, load_iris, load_wine
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine, make_moons
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
@@ -40,18 +40,39 @@ def glass(folder: Path | None, split: int = 0) -> Problem:
     return uci(folder, "glass", split)
 
 
-def snelson(folder: Path | None) -> Problem:
-    """Snelson's regression with the gap 1.5 to 3 held out; made data of that shape without a folder."""
+def snelson(folder: Path | None, *, gap: bool = True) -> Problem:
+    """Snelson's regression; made data of that shape without a folder.
+
+    Args:
+        folder: Where snelson.csv is.
+        gap: Hold out the inputs from 1.5 to 3; else 50 rows drawn at random, and the last fifth of the other 150 is
+            for validation.
+    """
     if folder is None:
-        x = torch.rand(200, 1) * 6
+        name, x = "snelson-like (made)", torch.rand(200, 1) * 6
         y = torch.sin(2 * x) * torch.exp(-x / 6) + 0.3 * torch.randn_like(x)
-        inside = ((x > 1.5) & (x < 3)).squeeze(-1)
-        return Problem("snelson-like (made)", x[~inside], y[~inside], x[inside], y[inside])
-    table = np.genfromtxt(folder / "snelson.csv", delimiter=",", skip_header=1)
-    rows = np.load(folder / "snelson.splits.npz")
-    x, y = (torch.tensor(table[:, i : i + 1], dtype=torch.float32) for i in (0, 1))
-    train, test = rows["gap_train"], rows["gap_test"]
-    return Problem("snelson", x[train], y[train], x[test], y[test])
+        inside = ((x > 1.5) & (x < 3)).squeeze(-1).numpy()
+        rows = {"gap_train": ~inside, "gap_test": inside, "train": np.arange(150), "test": np.arange(150, 200)}
+    else:
+        name, table = "snelson", np.genfromtxt(folder / "snelson.csv", delimiter=",", skip_header=1)
+        rows = dict(np.load(folder / "snelson.splits.npz"))
+        x, y = (torch.tensor(table[:, i : i + 1], dtype=torch.float32) for i in (0, 1))
+    if gap:
+        train, test = rows["gap_train"], rows["gap_test"]
+        return Problem(name, x[train], y[train], x[test], y[test])
+    (train, valid), test = np.split(rows["train"], [len(rows["train"]) * 4 // 5]), rows["test"]
+    return Problem(name, x[train], y[train], x[test], y[test], x[valid], y[valid])
+
+
+def banana(folder: Path | None) -> Problem:
+    """Banana (two features, two classes, 265 training rows); scikit-learn's two moons without a folder."""
+    if folder is None:
+        features, labels = make_moons(465, noise=0.3, random_state=0)
+        train, valid, test = np.split(np.arange(465), [265, 365])
+        return _standardised("moons (made)", features, labels, train, valid, test)
+    table = np.genfromtxt(folder / "banana.csv", delimiter=",", skip_header=1)
+    rows = np.load(folder / "banana.splits.npz")
+    return _standardised("banana", table[:, :-1], table[:, -1], rows["train"], rows["valid"], rows["test"])
 
 
 def classification(folder: Path | None, name: str, split: int) -> Problem:

@@ -29,7 +29,8 @@ def measured(method: Method, task: Task, setting: Cell, seed: int) -> Cell:
     if isinstance(figures, ClassCalibration):
         cell = {"nll": figures.nll, "ece": figures.ece, "accuracy": figures.accuracy, "brier": figures.brier}
     else:
-        cell = {"nll": figures.nll, "rmse": figures.rmse, "crps": figures.crps, "coverage_90": figures.coverage[0.9]}
+        covered = dict(zip(figures.levels, figures.coverage, strict=True))
+        cell = {"nll": figures.nll, "rmse": figures.rmse, "crps": figures.crps, "coverage_90": covered[0.9]}
     return {
         **cell,
         "seconds": run.seconds,
