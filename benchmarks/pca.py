@@ -162,6 +162,7 @@ def measured(samples: Samples, key: str, points: dict[str, Tensor]) -> Cell:
     kind, _, number = key.partition("|")
     draws = samples.drawn(kind, int(number)) if number else samples.hmc
     points[key] = plane.of(draws).clone()
+    points["MAP"] = plane.of(samples.task.theta_star[None]).clone()
     weights = samples.task.potential(1).unflatten(draws)
     nll = -float(predict(samples.task.model, weights, problem.x_test).log_prob(problem.y_test).mean())
     hmc = plane.of(samples.hmc)
@@ -218,6 +219,7 @@ def report(cells: dict[str, Cell], points: dict[str, Tensor], steps: Sequence[in
 def picture(points: dict[str, Tensor], steps: Sequence[int], shares: Sequence[float], path: Path) -> None:
     """A row a kind of walk, a panel a T, HMC's points behind."""
     from matplotlib.figure import Figure as Canvas
+    from matplotlib.lines import Line2D
 
     canvas = Canvas(figsize=(2.9 * len(steps), 2.9 * len(KINDS) + 0.5), layout="constrained")
     grid = canvas.subplots(len(KINDS), len(steps), squeeze=False, sharex=True, sharey=True)
@@ -229,20 +231,21 @@ def picture(points: dict[str, Tensor], steps: Sequence[int], shares: Sequence[fl
             key = f"{kind}|{num_steps}"
             if key in points:
                 axes.scatter(*points[key].numpy().T, s=7, color=color, alpha=0.6, **style)
-            axes.plot(*points["MAP"].numpy()[0], "+", color=BLACK, markersize=9) if "MAP" in points else None
+            axes.plot(*points["MAP"].numpy()[0], "+", color=BLACK, markersize=9, markeredgewidth=1.5)
             axes.set_title(f"{kind}, T = {num_steps}", fontsize=9)
             axes.grid(alpha=0.2)
     for axes in grid[-1]:
         axes.set_xlabel(f"HMC's 1st component ({shares[0]:.1%})", fontsize=8)
     for axes in grid[:, 0]:
         axes.set_ylabel(f"2nd component ({shares[1]:.1%})", fontsize=8)
-    handles = [axes_handle("HMC", GREY), *(axes_handle(kind, color) for kind, color in KINDS.items())]
+    handles = [_dot(name, color) for name, color in {"HMC": GREY, **KINDS}.items()]
+    handles.append(Line2D([], [], linestyle="", marker="+", markeredgewidth=1.5, color=BLACK, label="MAP"))
     canvas.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
     canvas.savefig(path, dpi=130)
 
 
-def axes_handle(name: str, color: str) -> Any:
-    """A dot for the legend, as dark as its name."""
+def _dot(name: str, color: str) -> Any:
+    """For the legend, as dark as its name."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], linestyle="", marker="o", markersize=5, color=color, label=name)
