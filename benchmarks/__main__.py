@@ -7,7 +7,18 @@ import importlib
 import sys
 from pathlib import Path
 
-COMMANDS = ("uci", "complexity", "sensitivity", "pca", "latent", "throughput", "cold_start", "effort", "reference", "pyro_models")
+COMMANDS = (
+    "uci",
+    "complexity",
+    "sensitivity",
+    "pca",
+    "latent",
+    "throughput",
+    "cold_start",
+    "effort",
+    "reference",
+    "pyro_models",
+)
 
 
 def overview() -> str:

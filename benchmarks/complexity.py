@@ -150,7 +150,8 @@ def report(cells: dict[str, Cell], out: Path) -> None:
         "### Test NLL\n\n" + _table(table, header, depths, "nll", bold=True),
         "### NLL of the training rows\n\n" + _table(table, header, depths, "train_nll"),
         "### Processor seconds of the method\n\n" + _table(table, header, depths, "seconds", digits=1),
-        "### Processor seconds with the training of the network\n\n" + _table(table, header, depths, "total_seconds", digits=1),
+        "### Processor seconds with the training of the network\n\n"
+        + _table(table, header, depths, "total_seconds", digits=1),
         footnotes(cells),
     ]
     text = "\n\n".join(section for section in sections if section)
