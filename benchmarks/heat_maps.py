@@ -57,7 +57,7 @@ def draw(axes: Axes, each: HeatMap, scale: Any) -> Any:
     """One map; what a colour bar wants is returned."""
     drawn = axes.imshow(each.array, cmap=FIELD, norm=scale, aspect="auto", interpolation="nearest")
     for i, j in np.ndindex(each.array.shape):
-        value = each.array[i, j]
+        value = float(each.array[i, j])
         if math.isfinite(value):
             ink = "black" if scale(value) > 0.5 else "white"
             axes.text(j, i, short(value), ha="center", va="center", fontsize=6, color=ink)
