@@ -213,7 +213,7 @@ def _short(error: str) -> str:
 def picture(table: dict[str, dict[int, Cell]], path: Path) -> None:
     """NLL against seconds with the depth at each marker, and seconds against depth."""
     from matplotlib.figure import Figure as Canvas
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import MaxNLocator, NullFormatter
 
     canvas = Canvas(figsize=(11, 4.6), layout="constrained")
     left, right = canvas.subplots(1, 2)
@@ -234,6 +234,9 @@ def picture(table: dict[str, dict[int, Cell]], path: Path) -> None:
     left.set_title("Each number is a network's hidden layers", fontsize=10)
     right.set(yscale="log", xlabel="hidden layers", ylabel="processor seconds, training included")
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for scale in (left.xaxis, right.yaxis):
+        scale.set_major_formatter("{x:g}")
+        scale.set_minor_formatter(NullFormatter())
     for axes in (left, right):
         axes.grid(alpha=0.25)
     canvas.legend(loc="outside lower center", ncols=len(table), frameon=False)

@@ -315,8 +315,8 @@ def picture(cells: dict[str, Cell], grid: Grid, part: str, path: Path) -> None:
     plane = (grid.particles, grid.steps, "N", "T")
     below = [
         heat_map(lambda a, b: f"lambda|{a}|{b}", grid.lambdas, grid.lambdas, "lambda +", "lambda −",
-                 "The paper's setting, other lambdas"),
-        heat_map(lambda n, t: f"Adam|{n}|{t}", *plane, "Adam's pull-back to the prior's radius"),
+                 "Paper's setting, other lambdas"),
+        heat_map(lambda n, t: f"Adam|{n}|{t}", *plane, "Adam to the prior's radius"),
         heat_map(lambda n, t: f"Steer|{n}|{t}", *plane, "Default walk (Steer)"),
     ]  # fmt: skip
     scale = colour_scale([each for block in blocks.values() for each in block] + below)
@@ -331,5 +331,7 @@ def picture(cells: dict[str, Cell], grid: Grid, part: str, path: Path) -> None:
     for one, each in zip(lower.subplots(1, len(below)), below, strict=True):
         drawn = draw(one, each, scale)
     rows = "training rows" if part == "train" else "rows in the gap"
-    canvas.colorbar(drawn, ax=lower.axes, label=f"NLL of the {rows}", extend="max")
+    bar = canvas.colorbar(drawn, ax=lower.axes, extend="max")
+    bar.set_label(f"NLL of the {rows}", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
     canvas.savefig(path, dpi=130)
