@@ -50,7 +50,6 @@ from .tables import markdown
 from .task import Task, trained
 
 NOISE = 0.3
-HIDDEN = (32, 32, 32)
 ETA = 1e-3
 NUM_EPOCHS = 300
 NUM_DRAWS = 1000
@@ -63,6 +62,7 @@ PARTS = ("train", "gap")
 class Grid:
     """The values of each knob; the paper's own setting is that of `own`."""
 
+    hidden: tuple[int, ...] = (32, 32, 32)
     alphas: tuple[float, ...] = (0.01, 0.1)
     particles: tuple[int, ...] = (5, 10, 20)  # N
     steps: tuple[int, ...] = (20, 50, 100)  # T
@@ -88,7 +88,7 @@ class Grid:
 
 
 QUICK = Grid(
-    alphas=(0.1,), particles=(2, 3), steps=(3, 6), refinements=(1, 2), dims=(2,), lambdas=(1.0, 10.0),
+    hidden=(16, 16), alphas=(0.1,), particles=(2, 3), steps=(3, 6), refinements=(1, 2), dims=(2,), lambdas=(1.0, 10.0),
     own=(0.1, 2, 3, 6, 2),
 )  # fmt: skip
 
@@ -112,7 +112,7 @@ class Walks:
     def task(self) -> Task:
         """The trained network."""
         pyro.set_rng_seed(SEED)
-        return trained(snelson(self._arguments.data), Gaussian(NOISE), HIDDEN, share=share(self._arguments))
+        return trained(snelson(self._arguments.data), Gaussian(NOISE), self._grid.hidden, share=share(self._arguments))
 
     def walk(self, refiner: Refiner, num_steps: int) -> Trajectories:
         """The most particles for T steps."""
@@ -185,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     out = folder(arguments) / "sensitivity"
     grid = QUICK if arguments.quick else Grid()
     num_epochs = 5 if arguments.quick else arguments.epochs
-    setting = {"experiment": "sensitivity", "hidden": HIDDEN, "epochs": num_epochs, "share": share(arguments)}
+    setting = {"experiment": "sensitivity", "hidden": grid.hidden, "epochs": num_epochs, "share": share(arguments)}
     results = Results(out / "sensitivity.json", setting, retry=arguments.retry)
     walks = Walks(arguments, grid)
     for key in tqdm(list(grid.keys()), desc="sensitivity", unit=" cells"):
