@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 COMMANDS = (
-    *("uci", "regression", "snelson", "banana", "fidelity"),
+    *("uci", "regression", "snelson", "banana", "complexity", "sensitivity", "pca", "fidelity"),
     *("latent", "throughput", "cold_start", "effort", "reference", "pyro_models"),
 )
 

@@ -42,18 +42,28 @@ def glass(folder: Path | None, split: int = 0) -> Problem:
     return uci(folder, "glass", split)
 
 
-def snelson(folder: Path | None) -> Problem:
-    """Snelson's regression with the gap 1.5 to 3 held out; made data of that shape without a folder."""
+def snelson(folder: Path | None, *, gap: bool = True) -> Problem:
+    """Snelson's regression; made data of that shape without a folder.
+
+    Args:
+        folder: Where snelson.csv is.
+        gap: Hold out the inputs from 1.5 to 3; else 50 rows drawn at random, and the last fifth of the other 150 is
+            for validation.
+    """
     if folder is None:
-        x = torch.rand(200, 1) * 6
+        name, x = "snelson-like (made)", torch.rand(200, 1) * 6
         y = torch.sin(2 * x) * torch.exp(-x / 6) + 0.3 * torch.randn_like(x)
-        inside = ((x > 1.5) & (x < 3)).squeeze(-1)
-        return Problem("snelson-like (made)", x[~inside], y[~inside], x[inside], y[inside])
-    table = np.genfromtxt(folder / "snelson.csv", delimiter=",", skip_header=1)
-    rows = np.load(folder / "snelson.splits.npz")
-    x, y = (torch.tensor(table[:, i : i + 1], dtype=torch.float32) for i in (0, 1))
-    train, test = rows["gap_train"], rows["gap_test"]
-    return Problem("snelson", x[train], y[train], x[test], y[test])
+        inside = ((x > 1.5) & (x < 3)).squeeze(-1).numpy()
+        rows = {"gap_train": ~inside, "gap_test": inside, "train": np.arange(150), "test": np.arange(150, 200)}
+    else:
+        name, table = "snelson", np.genfromtxt(folder / "snelson.csv", delimiter=",", skip_header=1)
+        rows = dict(np.load(folder / "snelson.splits.npz"))
+        x, y = (torch.tensor(table[:, i : i + 1], dtype=torch.float32) for i in (0, 1))
+    if gap:
+        train, test = rows["gap_train"], rows["gap_test"]
+        return Problem(name, x[train], y[train], x[test], y[test])
+    (train, valid), test = np.split(rows["train"], [len(rows["train"]) * 4 // 5]), rows["test"]
+    return Problem(name, x[train], y[train], x[test], y[test], x[valid], y[valid])
 
 
 def banana(folder: Path | None) -> Problem:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
+import torch
+
 from pyro_metricbnn import DriftRefineKernel, MetricBNN, Steer, predict
 
-from ..task import Task
+from ..task import Task, train_together
 from .method import Method, Predictor
 
 NUM_DRAWS = 1000
@@ -29,4 +34,20 @@ def posterior(task: Task, effort: float = 1.0) -> Predictor:
     return lambda x: predict(task.model, draws, x)
 
 
-METHODS = (Method("MetricBNN sampling", walk), Method("MetricBNN", posterior))
+def from_several(task: Task, count: int = 4) -> Predictor:
+    """As many draws from the posteriors of several networks; all but the task's are trained here."""
+    others = task.new_networks(count - 1)
+    for net, weights in zip(others, train_together(task, others), strict=True):
+        net.load_state_dict(weights)
+    tasks = [task, *(replace(task, net=net) for net in others)]
+    parts = [ran(one).draw(task.count(NUM_DRAWS // count, 50)) for one in tasks]
+    draws = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return lambda x: predict(task.model, draws, x)
+
+
+METHODS = (
+    Method("MetricBNN sampling", walk),
+    Method("MetricBNN", posterior),
+    Method("MetricBNN, effort 4", partial(posterior, effort=4.0)),
+    Method("MetricBNN, 4 networks", from_several),
+)

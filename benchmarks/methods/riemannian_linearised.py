@@ -18,7 +18,7 @@ from ..task import Task
 from .laplace import gaussian, quiet
 from .laplace_linearised import linearised_networks
 from .method import Method, Predictor
-from .riemannian import CITE, SETTINGS, Loss, ends
+from .riemannian import CITE, PUBLISHED, WEAK, Loss, ends
 
 
 def fit(task: Task, loss_scale: float = 1.0, temperature: float = 1.0) -> Predictor:
@@ -48,4 +48,7 @@ def linearised_loss(task: Task, posterior: Any) -> Loss:
     return loss
 
 
-METHODS = (Method("Riem Lin LA", fit, settings=SETTINGS, needs="laplace-torch", cite=CITE),)
+METHODS = (
+    Method("Riem Lin LA", fit, settings=PUBLISHED, needs="laplace-torch", cite=CITE),
+    Method("Riem Lin LA, weak metric", fit, settings=WEAK, needs="laplace-torch", cite=CITE),
+)
