@@ -37,10 +37,10 @@ from pyro_metricbnn.predictive import Prediction
 from .arguments import add_methods, chosen, folder, parser, share
 from .datasets import snelson
 from .methods.method import Method, timed, tuned
+from .report import SELF_TRAINED
 from .results import Cell, Results
 from .tables import Figure, best, markdown, written
 from .task import Task, trained
-from .uci import SELF_TRAINED
 
 METHODS = ("MAP", "LA GN", "LA GN Kron", "Riem LA", "Ensemble", "HMC", "MetricBNN")
 COLORS = dict(zip(METHODS, (BLACK, BLUE, SKY, PURPLE, GREEN, ORANGE, VERMILLION), strict=True))
