@@ -2,7 +2,7 @@
 
 "HMC" moves eight chains at once on the compiled energy, by the code of the reference. "HMC (Pyro)" is one chain of
 Pyro's kernel on the same energy. Its leapfrog step costs four times what the gradient does: 0.48 ms on Glass, against
-0.03 ms a step and chain of the eight. The step that is accepted four times of five is 0.004 long there, so a trajectory
+0.05 ms a step and chain of the eight. The step that is accepted four times of five is 0.004 long there, so a trajectory
 takes 400.
 """
 
