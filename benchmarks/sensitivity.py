@@ -10,10 +10,11 @@ the autoencoder; `Adam`'s pull-back, whose alpha T is the prior's typical radius
 What is shared. One walk for each alpha and M, N = 20 and T = 100, gives all smaller N and T as its first particles and
 steps. The default walk's path does not depend on T, so that fewer points are every second or fifth one of it.
 
-What is cheaper than in the paper. Its 1,000 epochs on the 2,209 weights themselves would take half a day on one core.
-Here the autoencoder works in the span of the points (`in_span=True`: the same losses in the same units, 6 to 21
-coordinates instead of 2,209; an epoch is 6 times as fast) for 300 epochs: about half an hour. For N = 10, T = 50,
-M = 10, k = 32, alpha = 0.1 that has NLL .19 (training) and 1.54 (gap); 300 epochs on the weights have .29 and 1.49.
+What is cheaper than in the paper. Going by single fits, its 1,000 epochs on the 2,209 weights themselves would take
+about half a day on one core for the whole grid. Here the autoencoder works in the span of the points (`in_span=True`:
+the same losses in the same units, 6 to 21 coordinates instead of 2,209; an epoch about 6 times as fast) for 300 epochs,
+which should take half an hour. It is not the same: with N = 10, T = 50, M = 10, k = 32, alpha = 0.1 and one network,
+two fits in the span had NLL .19 and .20 (training), 1.54 and 1.54 (gap), one of 300 epochs on the weights .29 and 1.49.
 
 Writes `sensitivity.json`, `sensitivity.md`, `sensitivity_train.png` and `sensitivity_gap.png`.
 """
