@@ -85,7 +85,7 @@ def picture(problem: Problem, names: Sequence[str], out: Path) -> None:
             shown = axes.imshow(probs, origin="lower", extent=(-REACH, REACH) * 2, cmap="PuOr", vmin=0, vmax=1)
             for label, color in enumerate(COLORS):
                 rows = problem.x[problem.y == label]
-                axes.plot(rows[:, 0], rows[:, 1], ".", color=color, markersize=2)
+                axes.plot(rows[:, 0], rows[:, 1], "o", color=color, markeredgecolor="white", markeredgewidth=0.3, ms=3)
             axes.set(xlabel="$x_1$", ylabel="$x_2$")
             axes.label_outer()
         axes.figure.colorbar(shown, ax=list(grid.values()), label="probability of the second class", shrink=0.6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 from .tables import Figure
 
-HIGHLIGHTED = {"MetricBNN": "#D55E00", "MILE": "#0072B2", "Ensemble": "#009E73", "MAP": "#000000"}
+OURS = "#D55E00"
+HIGHLIGHTED = {"MILE": "#0072B2", "Ensemble": "#009E73", "MAP": "#000000"}
 OTHERS = "#777777"
-REACH = 2.0  # how far above the lowest NLL is shown, in units of it
+REACH = 1.5  # how far above the lowest NLL is shown, in units of it
 Table = Mapping[str, Mapping[str, Figure | None]]
 
 
@@ -36,20 +38,33 @@ def panels(
 
 
 def quality_against_time(quality: Table, seconds: Table, sets: Sequence[str], path: Path) -> None:
-    """NLL of each method against its seconds, a panel a set."""
+    """NLL of each method against its seconds, a panel a set; the baselines have numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    numbers = {method: str(i) for i, method in enumerate((m for m in quality if _color(m) == OTHERS), start=1)}
     with panels(sets, path, size=(3.6, 3.2)) as grid:
         for name, axes in grid.items():
-            low = min((row[name].mean for row in quality.values() if row[name] is not None), default=0.0)  # type: ignore[union-attr]
+            low = min((value.mean for row in quality.values() if (value := row[name]) is not None), default=0.0)
             high = low + REACH * abs(low)
             for method, row in quality.items():
                 value, time = row[name], seconds[method][name]
                 if value is None or time is None:
                     continue
-                color = HIGHLIGHTED.get(method, OTHERS)
-                height = min(value.mean, high)  # far-off methods sit on the upper edge
-                error = value.error if value.mean == height else 0
-                axes.errorbar(time.mean, height, error, fmt="o" if error else "^", color=color, markersize=5)
-                axes.annotate(
-                    method, (time.mean, height), xytext=(4, 3), textcoords="offset points", fontsize=6, color=color
-                )
+                color, seen = _color(method), value.mean <= high  # far-off methods sit on the upper edge
+                height = value.mean if seen else high
+                error = value.error if seen and color != OTHERS else 0
+                axes.errorbar(time.mean, height, error, fmt="o" if seen else "^", color=color, ms=4, elinewidth=1)
+                text = numbers.get(method, method.removeprefix("MetricBNN, "))
+                side = {"xytext": (4, 3), "textcoords": "offset points", "fontsize": 7, "color": color}
+                axes.annotate(text, (time.mean, height), **side)
             axes.set(xscale="log", xlabel="seconds, training included", ylabel="test NLL")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_minor_locator(NullLocator())
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.margins(x=0.15)
+        legend = ", ".join(f"{number} {method}" for method, number in numbers.items())
+        next(iter(grid.values())).figure.supxlabel("\n".join(textwrap.wrap(legend, 110)), fontsize=8, color=OTHERS)
+
+
+def _color(method: str) -> str:
+    return OURS if method.startswith("MetricBNN") else HIGHLIGHTED.get(method, OTHERS)
