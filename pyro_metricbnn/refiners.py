@@ -80,9 +80,10 @@ def turn(u: Tensor, grad: Tensor, length: float) -> tuple[Tensor, Tensor]:
         The new u, and (D - 1) log(cosh delta + (e.u) sinh delta) (N,): the change of kinetic energy.
     """
     dims = u.shape[-1] - 1
-    norm = grad.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(grad.dtype).tiny)
-    along = -(grad * u).sum(-1, keepdim=True) / norm  # e.u
+    norm = grad.norm(dim=-1, keepdim=True)
     delta = length / dims * norm
+    norm = norm.clamp_min(torch.finfo(grad.dtype).tiny)
+    along = -(grad * u).sum(-1, keepdim=True) / norm  # e.u
     zeta = torch.exp(-delta)
     # e itself is never made: of all this only what is as large as u takes time.
     turned = torch.addcmul(2 * zeta * u, grad, -(1 - zeta) * (1 + zeta + along * (1 - zeta)) / norm)

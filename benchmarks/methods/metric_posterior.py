@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+from pyro import poutine
 
 from pyro_metricbnn import DriftRefineKernel, MetricBNN, Steer, predict
 
@@ -34,6 +35,17 @@ def posterior(task: Task, effort: float = 1.0) -> Predictor:
     return lambda x: predict(task.model, draws, x)
 
 
+def tempered(task: Task, temperature: float) -> Predictor:
+    """Draws of the posterior to the power 1 / temperature, from a walk on the model's energy divided by it."""
+    model = poutine.scale(task.model, scale=1 / temperature)
+    kernel = DriftRefineKernel(model, refiner=Steer(effort=task.share), num_steps=task.count(100, 10))
+    trained_weights = {name: value.detach() for name, value in task.net.named_parameters()}
+    metric = MetricBNN(kernel, num_particles=task.count(20, 4))
+    metric.run(task.problem.x, task.problem.y, initial_params=trained_weights, progress=False)
+    draws = metric.draw(task.count(NUM_DRAWS, 50))
+    return lambda x: predict(task.model, draws, x)
+
+
 def from_several(task: Task, count: int = 4) -> Predictor:
     """As many draws from the posteriors of several networks; all but the task's are trained here."""
     others = task.new_networks(count - 1)
@@ -48,6 +60,7 @@ def from_several(task: Task, count: int = 4) -> Predictor:
 METHODS = (
     Method("MetricBNN sampling", walk),
     Method("MetricBNN", posterior),
+    Method("MetricBNN, tempered", tempered, settings=tuple({"temperature": value} for value in (1.0, 2.0, 4.0, 8.0))),
     Method("MetricBNN, effort 4", partial(posterior, effort=4.0)),
     Method("MetricBNN, 4 networks", from_several),
 )
