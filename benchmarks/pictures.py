@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .tables import Figure
+from .tables import Figure, complete
 
 OURS = "#D55E00"
 HIGHLIGHTED = {"MILE": "#0072B2", "Ensemble": "#009E73", "MAP": "#000000"}
@@ -44,10 +44,11 @@ def quality_against_time(quality: Table, seconds: Table, sets: Sequence[str], pa
     numbers = {method: str(i) for i, method in enumerate((m for m in quality if _color(m) == OTHERS), start=1)}
     with panels(sets, path, size=(3.6, 3.2)) as grid:
         for name, axes in grid.items():
-            low = min((value.mean for row in quality.values() if (value := row[name]) is not None), default=0.0)
+            column = complete([row[name] for row in quality.values()])
+            low = min((value.mean for value in column if value is not None), default=0.0)
             high = low + REACH * abs(low)
-            for method, row in quality.items():
-                value, time = row[name], seconds[method][name]
+            for method, value in zip(quality, column, strict=True):
+                time = seconds[method][name]
                 if value is None or time is None:
                     continue
                 color, seen = _color(method), value.mean <= high  # far-off methods sit on the upper edge

@@ -8,7 +8,7 @@ from typing import Any
 
 from .methods import methods
 from .results import Results
-from .tables import Figure, best, figure, markdown, written
+from .tables import Figure, best, complete, figure, markdown, written
 
 OURS = "MetricBNN"
 SELF_TRAINED = ("Ensemble", "MILE", "MetricBNN (paper, its prior too)")  # their seconds have the training in them
@@ -42,16 +42,20 @@ def as_markdown(table: Table, *, largest: bool = False, digits: int = 3, bold: b
     """Methods as rows, sets as columns, the best of a column in bold."""
     sets = list(next(iter(table.values()), {}))
     winners = {name: best([row[name] for row in table.values()], largest=largest) for name in sets}
-    rows = [
-        [method, *(written(row[name], bold=bold and i == winners[name], digits=digits) for name in sets)]
-        for i, (method, row) in enumerate(table.items())
-    ]
+    most = {name: max((row[name].num_splits for row in table.values() if row[name]), default=0) for name in sets}  # type: ignore[union-attr]
+
+    def cell(i: int, value: Figure | None, name: str) -> str:
+        text = written(value, bold=bold and i == winners[name], digits=digits)
+        return text if value is None or value.num_splits == most[name] else f"{text} ({value.num_splits} splits)"
+
+    rows = [[method, *(cell(i, row[name], name) for name in sets)] for i, (method, row) in enumerate(table.items())]
     return markdown(["", *sets], rows)
 
 
 def winner(table: Table, name: str) -> str:
     """A line that says who has the lowest figure on a set, and where the default stands."""
-    ranked = sorted((value.mean, method) for method, row in table.items() if (value := row[name]) is not None)
+    column = complete([row[name] for row in table.values()])
+    ranked = sorted((value.mean, method) for method, value in zip(table, column, strict=True) if value is not None)
     if not ranked:
         return f"- {name}: no results"
     line = f"- {name}: {ranked[0][1]} has the lowest NLL, {ranked[0][0]:.3f}"

@@ -25,6 +25,12 @@ def figure(values: Sequence[float]) -> Figure | None:
     return Figure(statistics.fmean(values), error, len(values))
 
 
+def complete(column: Sequence[Figure | None]) -> list[Figure | None]:
+    """The figures of as many splits as any has: means over other splits are not for comparing."""
+    most = max((value.num_splits for value in column if value is not None), default=0)
+    return [value if value is not None and value.num_splits == most else None for value in column]
+
+
 def written(value: Figure | None, *, bold: bool = False, digits: int = 3) -> str:
     """A cell's text."""
     if value is None:
@@ -41,8 +47,9 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def best(column: Sequence[Figure | None], *, largest: bool = False) -> int | None:
-    """Which row is the best; None where no row has a figure."""
-    scores = {i: value.mean for i, value in enumerate(column) if value is not None and math.isfinite(value.mean)}
+    """Which row of all splits is the best; None where no row has a figure."""
+    known = enumerate(complete(column))
+    scores = {i: value.mean for i, value in known if value is not None and math.isfinite(value.mean)}
     if not scores:
         return None
     return (max if largest else min)(scores, key=scores.__getitem__)

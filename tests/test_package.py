@@ -55,8 +55,9 @@ def test_importing_costs_no_more_than_importing_pyro_and_a_fifth() -> None:
 def test_the_readme_example_runs(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     assert blocks
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})
+    names: dict[str, object] = {}
+    for block in blocks:  # each goes on from the one before
+        exec(compile(block, "README.md", "exec"), names)
 
 
 def test_the_version_is_the_projects() -> None:
