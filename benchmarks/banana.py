@@ -22,15 +22,16 @@ from .datasets import Problem, banana
 from .experiment import run_splits
 from .methods.method import Method, Run
 from .pictures import panels
+from .report import of_one_set
 from .results import Results
 from .snelson import slug
-from .tables import figure, markdown, written
 from .task import Task, trained
 
 HIDDEN = (16, 16)
 GRID_SIZE = 60
 REACH = 4.0  # of the picture, in the data's deviations
 COLORS = ("#D55E00", "#0072B2")
+COLUMNS = {"NLL": "nll", "ECE": "ece", "accuracy": "accuracy", "seconds": "seconds"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -53,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     results = Results(out / "banana.json", setting, retry=arguments.retry)
     run_splits(results, chosen(arguments), task, seeds, "banana", keep)
     names = [method.name for method in chosen(arguments)]
-    text = table(results, names)
+    text = of_one_set(results, names, COLUMNS)
     (out / "banana.md").write_text(text + "\n")
     print(text)
     picture(banana(arguments.data), names, out)
@@ -63,17 +64,6 @@ def plane() -> Tensor:
     """The inputs of the picture (GRID_SIZE^2, 2)."""
     side = torch.linspace(-REACH, REACH, GRID_SIZE)
     return torch.cartesian_prod(side, side)
-
-
-def table(results: Results, names: Sequence[str]) -> str:
-    """Test figures and seconds, mean over the seeds."""
-    quantities = ("nll", "ece", "accuracy", "seconds")
-    rows = []
-    for name in names:
-        cells = [cell for key, cell in results.cells.items() if key.startswith(f"{name}|") and "nll" in cell]
-        rows.append([name, *(written(figure([cell[quantity] for cell in cells])) for quantity in quantities)])
-    errors = [f"- {key}: {cell['error']}" for key, cell in results.cells.items() if "error" in cell]
-    return markdown(["", "NLL", "ECE", "accuracy", "seconds"], rows) + ("\n\n" + "\n".join(errors) if errors else "")
 
 
 def picture(problem: Problem, names: Sequence[str], out: Path) -> None:

@@ -20,8 +20,7 @@ from pyro_metricbnn import Gaussian
 from .arguments import add_methods, chosen, folder, parser, share
 from .datasets import REGRESSION, regression
 from .experiment import run_splits
-from .pictures import quality_against_time
-from .report import Cells, as_markdown, figures, footnotes, read, winner
+from .report import Cells, as_markdown, figures, footnotes, publish, read, winner
 from .results import Results
 from .task import Task, trained
 
@@ -44,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for split in range(arguments.splits):
         for name in sets:
             run(arguments, out, name, split)
-    report(out, sets)
+    cells = read(out, sets)
+    publish(out, "regression", sections(cells), cells)
 
 
 def task_of(data: Path | None, name: str, split: int, part: float) -> Task:
@@ -59,7 +59,7 @@ def task_of(data: Path | None, name: str, split: int, part: float) -> Task:
 def run(arguments: argparse.Namespace, out: Path, name: str, split: int) -> None:
     """One split of a set."""
     setting = {"experiment": "regression", "hidden": list(HIDDEN), "prior_scale": 1.0, "share": share(arguments)}
-    results = Results(out / f"{name}.json", setting, retry=arguments.retry and split == 0)
+    results = Results(out / f"{name}.json", setting, retry=arguments.retry)
 
     def task(number: int) -> Task:
         return task_of(arguments.data, name, number, share(arguments))
@@ -67,20 +67,12 @@ def run(arguments: argparse.Namespace, out: Path, name: str, split: int) -> None
     run_splits(results, chosen(arguments), task, [split], name)
 
 
-def report(out: Path, sets: Sequence[str]) -> None:
-    """Tables and picture of what is in the folder."""
-    cells = read(out, sets)
-    text = "\n\n".join(_sections(cells, sets))
-    (out / "regression.md").write_text(text + "\n")
-    print(text)
-    quality_against_time(figures(cells, "nll"), figures(cells, "total_seconds"), sets, out / "regression.png")
-
-
-def _sections(cells: Cells, sets: Sequence[str]) -> list[str]:
+def sections(cells: Cells) -> list[str]:
+    """The tables."""
     nll = figures(cells, "nll")
     return [
         "### NLL\n\n" + as_markdown(nll),
-        "\n".join(winner(nll, name) for name in sets),
+        "\n".join(winner(nll, name) for name in cells),
         "### RMSE\n\n" + as_markdown(figures(cells, "rmse")),
         "### Coverage of the 90 % interval\n\n" + as_markdown(figures(cells, "coverage_90"), bold=False),
         "### Seconds with the network's training\n\n"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .methods import methods
+from .pictures import quality_against_time
 from .results import Results
 from .tables import Figure, best, complete, figure, markdown, written
 
@@ -79,3 +80,21 @@ def footnotes(cells: Cells) -> str:
         if "error" in cell
     )
     return "### Splits behind each figure\n\n" + "\n".join(counts + (["", "### Errors", "", *errors] if errors else []))
+
+
+def publish(out: Path, stem: str, sections: Sequence[str], cells: Cells) -> None:
+    """The sections as a file and on the screen, and the picture of NLL against time."""
+    text = "\n\n".join(sections)
+    (out / f"{stem}.md").write_text(text + "\n")
+    print(text)
+    quality_against_time(figures(cells, "nll"), figures(cells, "total_seconds"), list(cells), out / f"{stem}.png")
+
+
+def of_one_set(results: Results, names: Sequence[str], columns: Mapping[str, str]) -> str:
+    """Methods as rows, quantities by their headings as columns, mean over the seeds; the errors below."""
+    rows = []
+    for name in names:
+        seen = {heading: figure(values(results.cells, name, quantity)) for heading, quantity in columns.items()}
+        rows.append([name, *map(written, seen.values())])
+    errors = [f"- {key}: {cell['error']}" for key, cell in results.cells.items() if "error" in cell]
+    return "\n\n".join([markdown(["", *columns], rows), *(["\n".join(errors)] if errors else [])])

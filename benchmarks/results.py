@@ -73,20 +73,18 @@ class Results:
                 cell = measure()
             except Exception as error:
                 cell = {"error": f"{type(error).__name__}: {error}"}
-            self.cells[key] = {**cell, "run": self._run}
-            self._write()
+            self._write(key, {**cell, "run": self._run})
         return self.cells[key]
 
-    def _write(self) -> None:
+    def _write(self, key: str, cell: Cell) -> None:
+        """Add a cell to what the file has by now."""
+        self.cells[key] = cell
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(self.path.with_suffix(".lock")):
-            if self.path.exists():
-                content = json.loads(self.path.read_text())
-                self.runs = content["runs"] | self.runs
-                self.cells = content["cells"] | self.cells
-            content = {"setting": self.setting, "runs": self.runs, "cells": self.cells}
+            there = json.loads(self.path.read_text()) if self.path.exists() else {"runs": {}, "cells": {}}
+            runs, cells = there["runs"] | self.runs, there["cells"] | {key: cell}
             part = self.path.with_suffix(".part")
-            part.write_text(json.dumps(content, indent=1))
+            part.write_text(json.dumps({"setting": self.setting, "runs": runs, "cells": cells}, indent=1))
             os.replace(part, self.path)
 
 

@@ -21,8 +21,8 @@ from .datasets import Problem, snelson, with_validation
 from .experiment import run_splits
 from .methods.method import Method, Run
 from .pictures import panels
+from .report import of_one_set
 from .results import Results
-from .tables import figure, markdown, written
 from .task import Task, trained
 
 NOISE = 0.3
@@ -30,6 +30,7 @@ HIDDEN = (32, 32, 32)
 GRID = torch.linspace(-1, 7, 161)[:, None]
 LEVELS = (0.05, 0.5, 0.95)
 NUM_SHOWN = 12  # functions
+COLUMNS = {"train NLL": "train_nll", "gap NLL": "nll", "seconds": "seconds"}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -53,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     results = Results(out / "snelson.json", setting, retry=arguments.retry)
     run_splits(results, chosen(arguments), task, seeds, "snelson", keep)
     names = [method.name for method in chosen(arguments)]
-    text = table(results, names)
+    text = of_one_set(results, names, COLUMNS)
     (out / "snelson.md").write_text(text + "\n")
     print(text)
     picture(snelson(arguments.data), names, out)
@@ -75,17 +76,6 @@ def on_grid(run: Run) -> dict[str, np.ndarray]:
         "mean": prediction.mean.squeeze(-1).numpy(),
         "draws": f[torch.linspace(0, len(f) - 1, min(NUM_SHOWN, len(f))).long()].numpy(),
     }
-
-
-def table(results: Results, names: Sequence[str]) -> str:
-    """NLL in the gap and seconds, mean over the seeds."""
-    rows = []
-    for name in names:
-        cells = [cell for key, cell in results.cells.items() if key.startswith(f"{name}|") and "nll" in cell]
-        figures = [figure([cell[quantity] for cell in cells]) for quantity in ("train_nll", "nll", "seconds")]
-        rows.append([name, *map(written, figures)])
-    errors = [f"- {key}: {cell['error']}" for key, cell in results.cells.items() if "error" in cell]
-    return markdown(["", "train NLL", "gap NLL", "seconds"], rows) + ("\n\n" + "\n".join(errors) if errors else "")
 
 
 def picture(problem: Problem, names: Sequence[str], out: Path) -> None:

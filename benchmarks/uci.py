@@ -19,8 +19,7 @@ from . import paper_figures
 from .arguments import add_methods, chosen, folder, parser, share
 from .datasets import CARRIED, UCI_ALL, classification
 from .experiment import run_splits
-from .pictures import quality_against_time
-from .report import Cells, as_markdown, figures, footnotes, read, winner
+from .report import Cells, as_markdown, figures, footnotes, publish, read, winner
 from .results import Results
 from .tables import markdown
 from .task import Task, trained
@@ -42,12 +41,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     for split in range(arguments.splits):  # split by split, so that a run that is stopped has all sets
         for name in sets:
             run(arguments, out, name, split)
-    report(out, sets)
+    cells = read(out, sets)
+    publish(out, "uci", sections(cells), cells)
 
 
 def run(arguments: argparse.Namespace, out: Path, name: str, split: int) -> None:
     """One split of a set."""
-    results = Results(out / f"{name}.json", setting(arguments), retry=arguments.retry and split == 0)
+    results = Results(out / f"{name}.json", setting(arguments), retry=arguments.retry)
 
     def task(number: int) -> Task:
         return trained(classification(arguments.data, name, number), Categorical(), share=share(arguments))
@@ -60,28 +60,20 @@ def setting(arguments: argparse.Namespace) -> dict[str, object]:
     return {"experiment": "uci", "hidden": [32, 32], "prior_scale": 1.0, "share": share(arguments)}
 
 
-def report(out: Path, sets: Sequence[str]) -> None:
-    """Tables and picture of what is in the folder."""
-    cells = read(out, sets)
-    text = "\n\n".join(_sections(cells, sets))
-    (out / "uci.md").write_text(text + "\n")
-    print(text)
-    quality_against_time(figures(cells, "nll"), figures(cells, "total_seconds"), sets, out / "uci.png")
-
-
-def _sections(cells: Cells, sets: Sequence[str]) -> list[str]:
+def sections(cells: Cells) -> list[str]:
+    """The tables."""
     nll = figures(cells, "nll")
     return [
         "### NLL\n\n" + as_markdown(nll),
-        "\n".join(winner(nll, name) for name in sets),
+        "\n".join(winner(nll, name) for name in cells),
         "### ECE\n\n" + as_markdown(figures(cells, "ece")),
         "### Accuracy\n\n" + as_markdown(figures(cells, "accuracy"), largest=True),
         "### Seconds\n\n" + as_markdown(figures(cells, "seconds"), digits=1, bold=False),
         "### Seconds with the network's training\n\n"
         + as_markdown(figures(cells, "total_seconds"), digits=1, bold=False),
-        "### The paper's NLL\n\n" + _paper(paper_figures.NLL, sets),
-        "### The paper's ECE, per cent\n\n" + _paper(paper_figures.ECE, sets),
-        "### The paper's accuracy\n\n" + _paper(paper_figures.ACCURACY, sets),
+        "### The paper's NLL\n\n" + _paper(paper_figures.NLL, list(cells)),
+        "### The paper's ECE, per cent\n\n" + _paper(paper_figures.ECE, list(cells)),
+        "### The paper's accuracy\n\n" + _paper(paper_figures.ACCURACY, list(cells)),
         footnotes(cells),
     ]
 
