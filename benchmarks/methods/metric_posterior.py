@@ -60,7 +60,7 @@ def from_several(task: Task, count: int = 4) -> Predictor:
 METHODS = (
     Method("MetricBNN sampling", walk),
     Method("MetricBNN", posterior),
-    Method("MetricBNN, tempered", tempered, settings=tuple({"temperature": value} for value in (1.0, 2.0, 4.0, 8.0))),
+    Method("MetricBNN, tempered", tempered, settings=tuple({"temperature": value} for value in (1.0, 4.0, 16.0, 64.0))),
     Method("MetricBNN, effort 4", partial(posterior, effort=4.0)),
     Method("MetricBNN, 4 networks", from_several),
 )
