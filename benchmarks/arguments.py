@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def folder(arguments: argparse.Namespace) -> Path:
     """Where results go: a look at --quick never mixes with the tables' results."""
     if arguments.out is not None:
         return Path(arguments.out)
-    return Path(os.environ.get("TMPDIR", "/tmp")) / "metricbnn-quick" if arguments.quick else RESULTS
+    return Path(tempfile.gettempdir()) / "metricbnn-quick" if arguments.quick else RESULTS
 
 
 def share(arguments: argparse.Namespace) -> float:

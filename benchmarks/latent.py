@@ -91,8 +91,9 @@ def distances(chains: Tensor, outputs: dict[str, Tensor]) -> dict[str, float]:
 
 
 def r_hat(f: Tensor) -> float:
-    """The largest R-hat of the function values (chains, iterations, n, C), which only count up to a shift."""
-    return float(split_gelman_rubin(f - f.mean(-1, keepdim=True), chain_dim=0, sample_dim=1).max())
+    """The largest R-hat of the function values (chains, iterations, n, C); those of classes count up to a shift."""
+    values = f - f.mean(-1, keepdim=True) if f.shape[-1] > 1 else f
+    return float(split_gelman_rubin(values, chain_dim=0, sample_dim=1).max())
 
 
 def gap(folder: Path, seed: int, with_nuts: bool) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,13 +42,17 @@ def quality_against_time(quality: Table, seconds: Table, sets: Sequence[str], pa
     """NLL of each method against its seconds, a panel a set; the baselines have numbers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    numbers = {method: str(i) for i, method in enumerate((m for m in quality if _color(m) == OTHERS), start=1)}
+    columns = {
+        name: dict(zip(quality, complete([row[name] for row in quality.values()]), strict=True)) for name in sets
+    }
+    drawn = [method for method in quality if any(column[method] is not None for column in columns.values())]
+    numbers = {method: str(i) for i, method in enumerate((m for m in drawn if _color(m) == OTHERS), start=1)}
     with panels(sets, path, size=(3.6, 3.2)) as grid:
         for name, axes in grid.items():
-            column = complete([row[name] for row in quality.values()])
-            low = min((value.mean for value in column if value is not None), default=0.0)
+            low = min((value.mean for value in columns[name].values() if value is not None), default=0.0)
             high = low + REACH * abs(low)
-            for method, value in zip(quality, column, strict=True):
+            heights = itertools.cycle((3, -10, 12))  # of our labels, which are near each other
+            for method, value in columns[name].items():
                 time = seconds[method][name]
                 if value is None or time is None:
                     continue
@@ -56,7 +61,12 @@ def quality_against_time(quality: Table, seconds: Table, sets: Sequence[str], pa
                 error = value.error if seen and color != OTHERS else 0
                 axes.errorbar(time.mean, height, error, fmt="o" if seen else "^", color=color, ms=4, elinewidth=1)
                 text = numbers.get(method, method.removeprefix("MetricBNN, "))
-                side = {"xytext": (4, 3), "textcoords": "offset points", "fontsize": 7, "color": color}
+                side = {
+                    "xytext": (4, next(heights) if color == OURS else 3),
+                    "textcoords": "offset points",
+                    "fontsize": 7,
+                    "color": color,
+                }
                 axes.annotate(text, (time.mean, height), **side)
             axes.set(xscale="log", xlabel="seconds, training included", ylabel="test NLL")
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

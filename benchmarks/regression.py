@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run what is missing; write tables and picture."""
     made = parser(__doc__ or "")
     made.add_argument("--sets", nargs="+", default=None, help=f"of {', '.join(REGRESSION)}")
-    made.add_argument("--splits", type=int, default=20)
+    made.add_argument("--splits", type=int, default=20, choices=range(1, 21), metavar="1..20")
     add_methods(made)
     arguments = made.parse_args(argv)
     out = folder(arguments) / "regression"

@@ -47,7 +47,9 @@ def as_markdown(table: Table, *, largest: bool = False, digits: int = 3, bold: b
 
     def cell(i: int, value: Figure | None, name: str) -> str:
         text = written(value, bold=bold and i == winners[name], digits=digits)
-        return text if value is None or value.num_splits == most[name] else f"{text} ({value.num_splits} splits)"
+        return (
+            text if value is None or value.num_splits == most[name] else f"{text} ({value.num_splits} of {most[name]})"
+        )
 
     rows = [[method, *(cell(i, row[name], name) for name in sets)] for i, (method, row) in enumerate(table.items())]
     return markdown(["", *sets], rows)

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run what is missing; write tables and picture."""
     made = parser(__doc__ or "")
     made.add_argument("--sets", nargs="+", default=None, help=f"of {', '.join(UCI_ALL)}")
-    made.add_argument("--splits", type=int, default=10)
+    made.add_argument("--splits", type=int, default=10, choices=range(1, 11), metavar="1..10")
     add_methods(made)
     arguments = made.parse_args(argv)
     out = folder(arguments) / "uci"

@@ -28,7 +28,7 @@ from .trajectories import Trajectories
 from .units import prior_units
 from .walk import checked, go_on, leave, new_record
 
-SEARCH_CALLS = 100  # that a search for the MAP of a network takes at least
+SEARCH_CALLS = 100  # about what a search for the MAP and the curvature there take on a network
 
 
 class DriftRefineKernel(MCMCKernel):

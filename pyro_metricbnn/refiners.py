@@ -132,7 +132,7 @@ def _padded(grad: Tensor, padding: Tensor) -> Tensor:
 class Steer(Refiner):
     """The gradient bends the drift: microcanonical Langevin dynamics of constant speed.
 
-    A step turns the drift by half, moves, turns by half, and adds a little noise to it (Robnik et al.
+    A step turns the drift by half, moves, turns by half; now and then a little noise is added to it (Robnik et al.
     2023). At small steps it samples the posterior itself. Lengths are in the prior's deviations, or the
     posterior's for small models (`Ground.posterior_scale`), so sqrt(D) is the radius where samples live.
 
@@ -258,8 +258,9 @@ class Steer(Refiner):
 
     def _largest_step(self, ground: Ground) -> float:
         """A network's energy mostly gets sharper away from the MAP: one and a half times what the curvature there
-        allows (twice takes no fewer gradients, once takes a tenth more, at the same distance to long HMC chains). A
-        small hierarchical model's MAP can be the sharpest place of all, the neck of a funnel.
+        allows. On four UCI networks once takes 5 to 29 % more gradients, twice 1 to 13 % fewer, but then Breast is a
+        seventh further away from long HMC chains. A small hierarchical model's MAP can be the sharpest place of all,
+        the neck of a funnel.
         """
         dim = len(ground.scale) + self.padding(len(ground.scale))
         return 0.5 * math.sqrt(dim / self.effort) if dim <= MAX_HESSIAN else 3 * self._first_step(ground)
