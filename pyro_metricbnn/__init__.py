@@ -19,6 +19,7 @@ from .posterior import MetricPosterior, TrajectoryPosterior, gaussian_posterior
 from .potential import BatchedPotential
 from .predictive import predict
 from .refiners import Adam, Descent, Steer
+from .temperature import choose_temperature
 from .trajectories import Trajectories
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "agreement",
     "bayesianize",
     "calibration",
+    "choose_temperature",
     "compare",
     "find_map",
     "function_mixing",

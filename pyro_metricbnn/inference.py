@@ -36,7 +36,8 @@ class MetricBNN:
     Args:
         kernel_or_model: A Pyro model, or a `DriftRefineKernel` with settings of its own.
         num_particles: N.
-        num_steps: T, recorded points a particle; a kernel's own number stands.
+        num_steps: T, recorded points a particle.
+        temperature: Of the posterior: see `DriftRefineKernel`. A kernel's own T and temperature stand.
         latent_map: The latent space; `KernelMap()` by default.
         latent_dim: Its dimension; None for as many as it needs.
         tube_scale: Width of the posterior around the decoded curves: see `MetricPosterior`.
@@ -55,6 +56,7 @@ class MetricBNN:
         *,
         num_particles: int = 20,
         num_steps: int = 100,
+        temperature: float = 1.0,
         latent_map: LatentMap | None = None,
         latent_dim: int | None = None,
         tube_scale: float | None = None,
@@ -66,7 +68,7 @@ class MetricBNN:
         if isinstance(kernel_or_model, DriftRefineKernel):
             self.kernel = kernel_or_model
         else:
-            self.kernel = DriftRefineKernel(kernel_or_model, num_steps=num_steps)
+            self.kernel = DriftRefineKernel(kernel_or_model, num_steps=num_steps, temperature=temperature)
         self.num_particles = num_particles
         self.tube_scale = tube_scale
         self._unfitted_map = latent_map if latent_map is not None else KernelMap(latent_dim)
@@ -187,6 +189,7 @@ class MetricBNN:
             "tube_scale": self.tube_scale,
             "num_particles": self.num_particles,
             "num_steps": self.kernel.num_steps,
+            "temperature": self.kernel.temperature,
             "arguments": plain_arguments(self.kernel.example_arguments) if data else None,
         }
         write(path, "posterior", content)
@@ -216,7 +219,8 @@ class MetricBNN:
         arguments = (args, kwargs) if args or kwargs else saved_arguments(content)
         numbers = {name: content.value(name, int) for name in ("num_particles", "num_steps")}
         tube_scale = content.value("tube_scale", int, float, type(None))
-        metric = cls(kernel_or_model, **numbers, tube_scale=tube_scale)
+        temperature = content.value("temperature", int, float)
+        metric = cls(kernel_or_model, **numbers, temperature=temperature, tube_scale=tube_scale)
         sites = BatchedPotential(metric.model, *arguments[0], **arguments[1]).sites
         trajectories = saved_trajectories(content, sites)
         metric._unfitted_map = saved_map(content, trajectories)

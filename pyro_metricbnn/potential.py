@@ -51,6 +51,7 @@ class BatchedPotential:
         self.model = model
         self.args, self.kwargs = args, kwargs
         self.sites, self.prototype = _inspect(model, args, kwargs)
+        self.temperature = 1.0
         self._records: dict[Any, Any] = {}  # shared with what `using` gives: the way changes, the function does not
         self._bind(Execution())
 
@@ -71,6 +72,19 @@ class BatchedPotential:
         """
         other = copy.copy(self)
         other._bind(Execution(**{**vars(self.execution), **settings}))
+        return other
+
+    def at(self, temperature: float) -> BatchedPotential:
+        """The energy of the tempered posterior: all log densities divided by `temperature`, 1 for the model's own.
+
+        Example:
+            >>> warm = BatchedPotential(model, x, y).at(4.0)
+        """
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"temperature must be positive and finite, got {temperature}; 1 is the model's own.")
+        other = copy.copy(self)
+        other.temperature, other._records = temperature, {}
+        other._bind(self.execution)
         return other
 
     @property
@@ -192,9 +206,9 @@ class BatchedPotential:
         prior, likelihood = -jacobian, theta.new_zeros(())
         for name, node in trace.nodes.items():
             if name in values:
-                prior = prior - node["log_prob_sum"]
+                prior = prior - node["log_prob_sum"] / self.temperature
             elif has_density(name, node):
-                likelihood = likelihood - node["log_prob_sum"]
+                likelihood = likelihood - node["log_prob_sum"] / self.temperature
         return prior, likelihood
 
     def _scaled(self, model: Model) -> Model:
