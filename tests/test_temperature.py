@@ -67,7 +67,15 @@ def test_the_one_that_predicts_the_validation_rows_best_is_chosen() -> None:
 def test_the_score_is_the_negative_log_predictive_density_an_observation() -> None:
     model = regression()
     choice = choose_temperature(
-        model, X, Y, validation=(X, Y), temperatures=[2.0], num_samples=2000, num_particles=3, num_steps=5, progress=False
+        model,
+        X,
+        Y,
+        validation=(X, Y),
+        temperatures=[2.0],
+        num_samples=2000,
+        num_particles=3,
+        num_steps=5,
+        progress=False,
     )
     layout = find_layout(model, (X, Y), {})
     each = Pointwise(model, (X, Y), {}, layout).given_data(choice.best.draw(2000))[0]["obs"]

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from pyro import poutine
 
 from pyro_metricbnn import DriftRefineKernel, MetricBNN, Steer, predict
 
@@ -16,9 +15,10 @@ from .method import Method, Predictor
 NUM_DRAWS = 1000
 
 
-def ran(task: Task, effort: float = 1.0) -> MetricBNN:
+def ran(task: Task, effort: float = 1.0, temperature: float = 1.0) -> MetricBNN:
     """A walk from the trained network and its latent map."""
-    kernel = DriftRefineKernel(task.model, refiner=Steer(effort=effort * task.share), num_steps=task.count(100, 10))
+    refiner = Steer(effort=effort * task.share)
+    kernel = DriftRefineKernel(task.model, refiner=refiner, num_steps=task.count(100, 10), temperature=temperature)
     metric = MetricBNN(kernel, num_particles=task.count(20, 4))
     return metric.run(task.problem.x, task.problem.y, progress=False)
 
@@ -36,13 +36,8 @@ def posterior(task: Task, effort: float = 1.0) -> Predictor:
 
 
 def tempered(task: Task, temperature: float) -> Predictor:
-    """Draws of the posterior to the power 1 / temperature, from a walk on the model's energy divided by it."""
-    model = poutine.scale(task.model, scale=1 / temperature)
-    kernel = DriftRefineKernel(model, refiner=Steer(effort=task.share), num_steps=task.count(100, 10))
-    trained_weights = {name: value.detach() for name, value in task.net.named_parameters()}
-    metric = MetricBNN(kernel, num_particles=task.count(20, 4))
-    metric.run(task.problem.x, task.problem.y, initial_params=trained_weights, progress=False)
-    draws = metric.draw(task.count(NUM_DRAWS, 50))
+    """Draws of the posterior to the power 1 / temperature."""
+    draws = ran(task, temperature=temperature).draw(task.count(NUM_DRAWS, 50))
     return lambda x: predict(task.model, draws, x)
 
 
