@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, fx
 from torch.func import vmap
 
+from .turns import in_turn
+
 Mode = Literal["auto", "vmap", "trace", "compile", "loop"]
 Outputs = tuple[Tensor, ...]
 
@@ -114,7 +116,7 @@ class BatchedFunction:
                     return outer(lambda points: ready.graph(points, *data), theta, *inputs)
 
                 whole[theta.shape] = compiled(at_once, (theta, *tensors), step_by_step, self._failures)
-            with torch.no_grad():
+            with torch.no_grad(), in_turn():
                 return whole[theta.shape](theta, *tensors)
 
         return run
@@ -193,14 +195,16 @@ class Compilable:
             return self.graph(*inputs)
         if self._fast is None:
             self._fast = compiled(self.graph, inputs, self.graph, self._failures)
-        return self._fast(*inputs)
+        with in_turn():
+            return self._fast(*inputs)
 
 
 def record(fn: Callable[..., Outputs], *inputs: Tensor) -> fx.GraphModule:
     """The aten operations of one call, without what changes nothing."""
     from torch.fx.experimental.proxy_tensor import make_fx  # imports hundreds of modules
 
-    graph = make_fx(fn)(*inputs)
+    with in_turn():
+        graph = make_fx(fn)(*inputs)
     if any(map(_selects_by_value, graph.graph.nodes)):
         raise RuntimeError("the shapes depend on values: a record would keep those of its first inputs")
     tidy(graph)
@@ -338,7 +342,7 @@ def compiled(
         return otherwise
     fast = torch.compile(fn, dynamic=False)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), in_turn():
             fast(*inputs)
     except Exception as error:  # no C++ compiler, an operation that cannot be lowered, ...
         failures.append(error)

@@ -15,6 +15,7 @@ from pyro.infer.autoguide.initialization import init_to_uniform
 from torch import Tensor
 
 from .sites import Model, Sites
+from .turns import in_turn
 
 NUM_DRAWS = 2000  # for the quantiles of a posterior that is not made of curves
 
@@ -43,7 +44,8 @@ class AutoMetric(AutoContinuous):
         super().__init__(model, init_loc_fn=init_to_uniform)
         self.posterior = posterior
         self.sites = sites
-        self._setup_prototype(*args, **kwargs)
+        with in_turn():
+            self._setup_prototype(*args, **kwargs)
 
     def __getstate__(self) -> Any:
         kept = {name: getattr(self, name) for name in ("_model", "master")}

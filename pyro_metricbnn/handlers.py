@@ -6,12 +6,15 @@ In: a model.  Out: the same model, without validation, or with its observations 
 from __future__ import annotations
 
 import copy
+from contextlib import ExitStack
 from typing import Any
 
 import pyro
 import torch
 from pyro.poutine.messenger import Messenger
 from torch.distributions import Distribution
+
+from .turns import in_turn
 
 
 class ScaleObservations(Messenger):
@@ -36,6 +39,10 @@ class LastSite(Messenger):
 
     name: str | None = None
 
+    def __enter__(self) -> LastSite:
+        self.name = None
+        return super().__enter__()
+
     def _pyro_sample(self, msg: Any) -> None:
         self.name = msg["name"]
 
@@ -43,18 +50,19 @@ class LastSite(Messenger):
 class Unvalidated(Messenger):
     """Validation off, also in distributions that were made with it on: it branches on values.
 
-    Pyro's global switch is set for the time of the block and put back.
+    Pyro's global switch is set for the time of the block and put back, with no other thread in such a block: two that
+    overlap would each put back what the other had set.
     """
 
     def __enter__(self) -> Unvalidated:
-        self._switch = pyro.validation_enabled(False)
-        self._switch.__enter__()
+        self._block = ExitStack()
+        self._block.enter_context(in_turn())
+        self._block.enter_context(pyro.validation_enabled(False))
         return super().__enter__()
 
     def __exit__(self, *exception: Any) -> Any:
-        result = super().__exit__(*exception)
-        self._switch.__exit__(*exception)
-        return result
+        with self._block:
+            return super().__exit__(*exception)
 
     def _pyro_sample(self, msg: Any) -> None:
         msg["fn"] = _without_validation(msg["fn"])

@@ -20,6 +20,7 @@ from torch.func import vmap
 
 from .handlers import Unvalidated
 from .sites import Model
+from .turns import in_turn
 
 Draws = dict[str, Tensor]
 NUMBERS_AT_ONCE = 2**26  # of one chunk, by the guess below: a quarter of a gigabyte in float32
@@ -66,7 +67,7 @@ def find_layout(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
         ValueError: The model does not run on the arguments, has no latent site, or draws a subsample at each call.
     """
     try:
-        with torch.no_grad():
+        with torch.no_grad(), in_turn():
             trace = poutine.trace(model).get_trace(*args, **kwargs)
     except (TypeError, RuntimeError, ValueError) as error:
         given = f"{len(args)} arguments and {sorted(kwargs)}" if args or kwargs else "no arguments"

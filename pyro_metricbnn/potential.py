@@ -23,6 +23,7 @@ from .graphs import BatchedFunction, Execution, Mode
 from .handlers import LastSite, Unvalidated
 from .sites import Model, Sites, find_sites, has_density
 from .storage import Content
+from .turns import in_turn
 
 
 class BatchedPotential:
@@ -50,7 +51,8 @@ class BatchedPotential:
     def __init__(self, model: Model, *args: Any, **kwargs: Any) -> None:
         self.model = model
         self.args, self.kwargs = args, kwargs
-        self.sites, self.prototype = _inspect(model, args, kwargs)
+        with in_turn():
+            self.sites, self.prototype = _inspect(model, args, kwargs)
         self.temperature = 1.0
         self._records: dict[Any, Any] = {}  # shared with what `using` gives: the way changes, the function does not
         self._bind(Execution())
@@ -60,6 +62,7 @@ class BatchedPotential:
         self._is_data = [torch.is_tensor(leaf) for leaf in leaves]
         self._data = tuple(leaf.detach() for leaf in leaves if torch.is_tensor(leaf))
         self._constants = [None if torch.is_tensor(leaf) else leaf for leaf in leaves]
+        self._watch = LastSite()
         mode: Mode = "loop" if execution.mode == "loop" else "vmap"
         self._value_and_grad = BatchedFunction(grad_and_value(self._energy), execution, self._records)
         self._parts = BatchedFunction(self._energy_parts, Execution(mode=mode, chunk_size=execution.chunk_size))
@@ -178,15 +181,13 @@ class BatchedPotential:
         return self._explained(function)(theta.detach(), *self._data)
 
     def _explained(self, function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
-        """The function with validation off, and torch's errors in the words of the model."""
+        """The function with torch's errors in the words of the model."""
 
         def run(*inputs: Any) -> tuple[Tensor, ...]:
-            watch = LastSite()
             try:
-                with watch, Unvalidated():
-                    return function(*inputs)
+                return function(*inputs)
             except RuntimeError as error:
-                _explain(error, watch.name)
+                _explain(error, self._watch.name)
 
         return run
 
@@ -195,14 +196,15 @@ class BatchedPotential:
         return prior + likelihood
 
     def _energy_parts(self, theta: Tensor, *data: Tensor) -> tuple[Tensor, Tensor]:
-        """One theta (D,) -> the two parts of U."""
+        """One theta (D,) -> the two parts of U. All that runs Pyro is in here: a record of it runs without."""
         values, jacobian = self.sites.constrain(theta)
         remaining = iter(data)
         leaves = [next(remaining) if is_data else c for is_data, c in zip(self._is_data, self._constants, strict=True)]
         args, kwargs = tree_unflatten(leaves, self._spec)
         model = self._scaled(self.model)
-        trace = poutine.trace(poutine.condition(model, data=values)).get_trace(*args, **kwargs)
-        trace.compute_log_prob(has_density)
+        with Unvalidated(), self._watch:
+            trace = poutine.trace(poutine.condition(model, data=values)).get_trace(*args, **kwargs)
+            trace.compute_log_prob(has_density)
         prior, likelihood = -jacobian, theta.new_zeros(())
         for name, node in trace.nodes.items():
             if name in values:

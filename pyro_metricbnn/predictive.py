@@ -18,6 +18,7 @@ from torch.func import functional_call, vmap
 from .bayesianize import BayesianNetwork
 from .handlers import Unvalidated
 from .likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
+from .turns import in_turn
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -182,7 +183,7 @@ def predict(
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, got {chunk_size}: it counts rows of x.")
     weights = {name: samples[name] for name in model.names}
-    with torch.no_grad():
+    with torch.no_grad(), in_turn():  # a functional call lends the module other weights
         outputs = [
             vmap(lambda w, part=part: functional_call(model.net, w, part))(weights) for part in _parts(x, chunk_size)
         ]
