@@ -67,6 +67,21 @@ class BatchedPotential:
         self._value_and_grad = BatchedFunction(grad_and_value(self._energy), execution, self._records)
         self._parts = BatchedFunction(self._energy_parts, Execution(mode=mode, chunk_size=execution.chunk_size))
 
+    def __copy__(self) -> BatchedPotential:
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))  # the records too
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: without the functions that it makes again."""
+        made = ("_value_and_grad", "_parts", "_records")
+        return {**{name: value for name, value in vars(self).items() if name not in made}, "how": self.execution}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        how = state.pop("how")
+        vars(self).update(state, _records={})
+        self._bind(how)
+
     def using(self, **settings: Any) -> BatchedPotential:
         """The same potential, run in another way: `mode`, `expected_calls`, `chunk_size` of `Execution`.
 
