@@ -45,8 +45,8 @@ def choose_temperature(
 ) -> TemperatureChoice:
     """Run `MetricBNN` at each temperature, and keep the one that predicts the validation data best.
 
-    The posterior of a network with a simple prior is often surer than its predictions deserve: on ten splits of seven UCI
-    sets this took the mean test NLL from .419 to .379, and made it worse on one set, by .007.
+    The posterior of a network with a simple prior is often surer than its predictions deserve: on ten splits of seven
+    UCI sets this took the mean test NLL from .419 to .379, and made it worse on one set, by .007.
 
     Args:
         model: A Pyro model, whose data plates have the size of the data it is given.
@@ -69,9 +69,8 @@ def choose_temperature(
     if num_samples < 1:
         raise ValueError(f"num_samples must be at least 1, got {num_samples}.")
     if torch.is_tensor(validation) or not isinstance(validation, Sequence) or isinstance(validation, str):
-        raise TypeError(
-            f"validation must be the model's arguments for the validation rows, as (x, y), got {type(validation).__name__}."
-        )
+        kind = type(validation).__name__
+        raise TypeError(f"validation must be the model's arguments for the validation rows, as (x, y), got {kind}.")
     layout = find_layout(model, tuple(validation), {})
     if not layout.observed:
         raise ValueError("nothing is observed in the validation data: pass the observations too, as (x, y).")
