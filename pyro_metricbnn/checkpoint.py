@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
+from .arguments import check_number
 from .particles import MEASURED, Ground, Particles
 from .potential import BatchedPotential
 from .randomness import random_state, set_random_state
@@ -49,8 +50,7 @@ class Checkpoint:
     """
 
     def __init__(self, path: FilePath, every: float) -> None:
-        if not every >= 0:
-            raise ValueError(f"checkpoint_every must not be negative, got {every}: it counts seconds; 0 is each step.")
+        check_number("checkpoint_every", every, "it counts seconds; 0 is each step.", or_zero=True, or_inf=True)
         self.path, self.every = writable(path), every
         self.settings: dict[str, Any] = {}
         self._written, self._step = -math.inf, -1  # when, and at which step

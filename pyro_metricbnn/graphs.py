@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, fx
 from torch.func import vmap
 
+from .arguments import check_count
+
 Mode = Literal["auto", "vmap", "trace", "compile", "loop"]
 Outputs = tuple[Tensor, ...]
 
@@ -52,8 +54,10 @@ class Execution:
     def __post_init__(self) -> None:
         if self.mode not in ("auto", "vmap", "trace", "compile", "loop"):
             raise ValueError(f"mode must be 'auto', 'vmap', 'trace', 'compile' or 'loop', got {self.mode!r}.")
-        if self.chunk_size is not None and self.chunk_size < 1:
-            raise ValueError(f"chunk_size must be at least 1, got {self.chunk_size}: it counts particles.")
+        if self.chunk_size is not None:
+            check_count("chunk_size", self.chunk_size, "it counts particles.")
+        if self.expected_calls is not None:
+            check_count("expected_calls", self.expected_calls, "it is how often the function will be called.", least=0)
 
 
 class BatchedFunction:

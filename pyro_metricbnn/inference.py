@@ -5,15 +5,15 @@ In: a Pyro model, or a kernel for one.  Out: `MetricBNN`, which after `run` has 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from pyro.infer.mcmc.util import diagnostics, print_summary
 from torch import Tensor
 
+from .arguments import check_count, check_number, check_part, check_type, real_device
 from .arviz_export import to_arviz
 from .autoencoder_map import AutoencoderMap
 from .diagnostics import health
@@ -61,10 +61,12 @@ class MetricBNN:
         latent_dim: int | None = None,
         tube_scale: float | None = None,
     ) -> None:
-        if num_particles < 1:
-            raise ValueError(f"num_particles must be at least 1, got {num_particles}: without one nothing walks.")
-        if tube_scale is not None and not 0 <= tube_scale < math.inf:
-            raise ValueError(f"tube_scale must be finite and not negative, got {tube_scale}.")
+        check_count("num_particles", num_particles, "without one nothing walks.")
+        if tube_scale is not None:
+            check_number("tube_scale", tube_scale, "it is a deviation; None finds it.", or_zero=True)
+        check_type("latent_map", latent_map, (LatentMap, type(None)), "a LatentMap, as KernelMap() is, or None")
+        if latent_map is not None and latent_dim is not None:
+            raise ValueError(f"latent_dim is the latent map's to say: pass {type(latent_map).__name__}({latent_dim}).")
         if isinstance(kernel_or_model, DriftRefineKernel):
             self.kernel = kernel_or_model
         else:
@@ -141,7 +143,7 @@ class MetricBNN:
         """
         if self._leaves_as_trained and map_params is None and initial_params is None:
             map_params = getattr(self.model, "trained_params", None)
-        self._trajectories = self.kernel.walk(
+        trajectories = self.kernel.walk(
             *args,
             num_particles=self.num_particles,
             initial_params=initial_params,
@@ -152,15 +154,21 @@ class MetricBNN:
             progress=progress,
             **kwargs,
         )
-        return self._built(self._trajectories, self._unfitted_map.fit(self._trajectories, progress=progress))
+        return self._built(trajectories, self._unfitted_map.fit(trajectories, progress=progress))
 
     def _built(self, trajectories: Trajectories, latent_map: LatentMap) -> MetricBNN:
         """Itself, with the posterior and the guide of a fitted map."""
-        self._trajectories, self.latent_map = trajectories, latent_map
-        self.posterior = MetricPosterior(latent_map, self.tube_scale)
+        posterior = MetricPosterior(latent_map, self.tube_scale)
         args, kwargs = self.kernel.example_arguments
-        self.guide = AutoMetric(self.model, self.posterior, trajectories.sites, args, kwargs)
+        guide = AutoMetric(self.model, posterior, trajectories.sites, args, kwargs)
+        self._trajectories, self.latent_map, self.posterior, self.guide = trajectories, latent_map, posterior, guide
         return self
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Only for what is not there: before `run`, all that it finds."""
+        if name in ("latent_map", "posterior", "guide"):
+            raise AttributeError(f"there is no {name} yet: call run(*args) with the model's data first.")
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     # ------------------------------------------------------------------------------ save and load
 
@@ -215,6 +223,7 @@ class MetricBNN:
         Raises:
             ValueError: The file is truncated, foreign, of another model, or the arguments are missing.
         """
+        device = None if device is None else real_device("device", device)
         content = read(path, "posterior", device)
         arguments = (args, kwargs) if args or kwargs else saved_arguments(content)
         numbers = {name: content.value(name, int) for name in ("num_particles", "num_steps")}
@@ -250,10 +259,8 @@ class MetricBNN:
             num_samples: S.
             num_refinements: Gradients by which the kernel takes each draw nearer to the fiber; 0 for none, the default.
         """
-        if num_samples < 1:
-            raise ValueError(f"num_samples must be at least 1, got {num_samples}.")
-        if num_refinements < 0:
-            raise ValueError(f"num_refinements must not be negative, got {num_refinements}.")
+        check_count("num_samples", num_samples, "it counts draws.")
+        check_count("num_refinements", num_refinements, "it counts gradients a draw.", least=0)
         sites = self.trajectories.sites
         if num_refinements == 0:
             return self.guide.sample_posterior(num_samples)
@@ -280,6 +287,7 @@ class MetricBNN:
 
     def summary(self, prob: float = 0.9) -> None:
         """Print a table of the walk's samples, as Pyro's MCMC does."""
+        check_part("prob", prob, "it is the part of the samples within the interval.")
         print_summary(self.trajectories.samples(group_by_chain=True), prob=prob, group_by_chain=True)
 
     def to_arviz(self, *args: Any, num_samples: int | None = None, **settings: Any) -> Any:

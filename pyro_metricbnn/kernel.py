@@ -5,7 +5,6 @@ In: a Pyro model and its data.  Out: Trajectories, thetas (N, T + 1, D); or, in 
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
@@ -16,6 +15,7 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from .arguments import check_count, check_device, check_mapping, check_model, check_number, check_type
 from .checkpoint import Checkpoint, described, saved_ground, saved_state
 from .curvature import MAX_HESSIAN
 from .map_estimate import find_map, given_point
@@ -25,7 +25,7 @@ from .potential import BatchedPotential
 from .refiners import Refiner, named_refiner
 from .sites import Model
 from .storage import FilePath
-from .trajectories import Trajectories
+from .trajectories import Trajectories, check_storage
 from .units import prior_units
 from .walk import checked, go_on, leave, new_record
 
@@ -67,13 +67,12 @@ class DriftRefineKernel(MCMCKernel):
         compile: bool | None = None,
         chunk_size: int | None = None,
     ) -> None:
-        if num_steps < 1:
-            raise ValueError(
-                f"num_steps must be at least 1, got {num_steps}: a walk needs a step to leave the MAP. "
-                "The paper takes 50 to 100."
-            )
-        if not 0 < temperature < math.inf:
-            raise ValueError(f"temperature must be positive and finite, got {temperature}; 1 is the model's own.")
+        check_model(model)
+        check_count("num_steps", num_steps, "a walk needs a step to leave the MAP. The paper takes 50 to 100.")
+        check_type("compile", compile, (bool, type(None)), "True, False, or None where it pays")
+        if chunk_size is not None:
+            check_count("chunk_size", chunk_size, "it counts particles.")
+        check_number("temperature", temperature, "1 is the model's own.")
         self.model = model
         self.refiner = named_refiner(refiner)
         self.num_steps = num_steps
@@ -127,16 +126,12 @@ class DriftRefineKernel(MCMCKernel):
             progress: Show progress bars.
             **kwargs: The model's keyword arguments.
         """
-        if num_particles < 1:
-            raise ValueError(
-                f"num_particles must be at least 1, got {num_particles}: without a particle nothing walks. "
-                "The default is 20."
-            )
-        if not 1 <= thin <= self.num_steps:
-            raise ValueError(f"thin must be from 1 to num_steps = {self.num_steps}, got {thin}.")
+        check_count("num_particles", num_particles, "without a particle nothing walks. The default is 20.")
+        self._check_record(thin, storage_dtype, storage_device)
+        self._check_start(initial_params, map_params)
         file = None if checkpoint is None else Checkpoint(checkpoint, checkpoint_every)
         potential = self._potential(args, kwargs, batch_size)
-        self.example_arguments = (potential.args, dict(potential.kwargs))
+        example = (potential.args, dict(potential.kwargs))
         make_record = partial(new_record, self.refiner, thin, storage_dtype, storage_device)
         saved = None
         if file is not None:
@@ -153,8 +148,25 @@ class DriftRefineKernel(MCMCKernel):
             ground = self._planned(Ground(potential, theta_star, scale, self.num_steps, num_particles))
             ground, state = leave(ground, self.refiner, make_record)
         trajectories = go_on(ground, self.refiner, state, thin, file, progress)
-        self._ground, self._step_size = ground, state.particles.step_size
+        self._ground, self._step_size, self.example_arguments = ground, state.particles.step_size, example
         return trajectories
+
+    def _check_record(self, thin: int, dtype: torch.dtype | None, device: torch.device | str | None) -> None:
+        check_count("thin", thin, "it counts steps.")
+        if thin > self.num_steps:
+            raise ValueError(f"thin must be from 1 to num_steps = {self.num_steps}, got {thin}.")
+        check_storage(dtype, device, ("storage_dtype", "storage_device"))
+
+    @staticmethod
+    def _check_start(initial_params: Any, map_params: Any) -> None:
+        if initial_params is not None and map_params is not None:
+            raise ValueError(
+                "initial_params and map_params say two things: the one is where a search for the MAP starts, the other "
+                "the MAP itself, without a search. Pass one of them."
+            )
+        for name, given in (("initial_params", initial_params), ("map_params", map_params)):
+            if given is not None:
+                check_mapping(name, given, "constrained values")
 
     def _leaving_from(
         self,
@@ -181,8 +193,14 @@ class DriftRefineKernel(MCMCKernel):
         """
         if self._ground is None:
             raise ValueError("the kernel has not walked yet, so it has no data to refine on: call walk(*args) first.")
-        if num_refinements < 1:
-            raise ValueError(f"num_refinements must be at least 1, got {num_refinements}.")
+        check_count("num_refinements", num_refinements, "it counts gradients.")
+        check_device("theta", theta, self._ground.theta_star.device, "the walk was")
+        if theta.dim() != 2 or theta.shape[1] != len(self._ground.theta_star) or not len(theta):
+            raise ValueError(f"theta has shape {tuple(theta.shape)}, but must be (S, {len(self._ground.theta_star)}).")
+        if not bool(theta.isfinite().all()):
+            raise ValueError(
+                "theta has entries that are not finite: no gradient takes them to the fiber. Leave them out."
+            )
         size = self._ground.num_particles
         short = -len(theta) % size
         rows = torch.cat([theta, theta[:1].expand(short, -1)]) if short else theta
@@ -190,11 +208,24 @@ class DriftRefineKernel(MCMCKernel):
         return torch.cat(parts)[: len(theta)]
 
     def _potential(self, args: tuple[Any, ...], kwargs: dict[str, Any], batch_size: int | None) -> BatchedPotential:
+        in_batches = batch_size is not None or any(isinstance(arg, DataLoader) for arg in args)
+        if in_batches and kwargs:
+            raise ValueError(
+                f"keyword arguments ({', '.join(kwargs)}) are not cut into batches: pass the data in the model's "
+                "order, as (x, y), or a DataLoader of dicts, and put what is no data into the model."
+            )
         if args and isinstance(args[0], DataLoader):
+            if len(args) > 1:
+                raise ValueError(
+                    f"a DataLoader stands for all of the model's arguments, got {len(args) - 1} more: let it give "
+                    "batches of all of them, as DataLoader(TensorDataset(x, y)) does."
+                )
             if batch_size is not None:
                 raise ValueError("batch_size is the loader's to say: pass tensors, or a loader without it.")
             potential: BatchedPotential = MinibatchPotential(self.model, args[0])
         elif batch_size is not None:
+            if not any(torch.is_tensor(arg) for arg in args):
+                raise ValueError("batch_size needs tensors to take rows of: pass them before it, as x and y.")
             batches = Minibatches(args, batch_size)
             potential = MinibatchPotential(self.model, batches, batches.num_data)
         else:

@@ -18,6 +18,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.func import vmap
 
+from .arguments import check_model, first_line
 from .handlers import Unvalidated
 from .sites import Model
 
@@ -65,13 +66,14 @@ def find_layout(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     Raises:
         ValueError: The model does not run on the arguments, has no latent site, or draws a subsample at each call.
     """
+    check_model(model)
     try:
         with torch.no_grad():
             trace = poutine.trace(model).get_trace(*args, **kwargs)
     except (TypeError, RuntimeError, ValueError) as error:
         given = f"{len(args)} arguments and {sorted(kwargs)}" if args or kwargs else "no arguments"
         raise ValueError(
-            f"the model does not run on what it was given ({given}): {str(error).splitlines()[0]}. Pass what it was "
+            f"the model does not run on what it was given ({given}): {first_line(error)}. Pass what it was "
             "conditioned on, observations included: the x and y of its run."
         ) from error
     layout = Layout({}, {}, {}, {}, {})

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from .arguments import WrongTypeError, check_count, check_number
 from .curvature import MAX_HESSIAN
 from .particles import Ground, Particles, start
 
@@ -165,14 +166,15 @@ class Steer(Refiner):
     decoherence: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("effort", "decoherence"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
+        check_number("effort", self.effort, "it trades time for fidelity; 1 is the default.")
+        check_number("decoherence", self.decoherence, "it is a length of path; inf is without noise.", or_inf=True)
         for name in ("path", "error", "step_size"):
-            if getattr(self, name) is not None and not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}; None lets the walk find it.")
-        if self.warmup is not None and not 0 <= self.warmup < 1:
-            raise ValueError(f"warmup is a part of the path, from 0 to below 1, got {self.warmup}.")
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), "None lets the walk find it.")
+        if self.warmup is not None:
+            check_number("warmup", self.warmup, "it is a part of the path; None lets the walk find it.", or_zero=True)
+            if self.warmup >= 1:
+                raise ValueError(f"warmup is a part of the path, from 0 to below 1, got {self.warmup}.")
 
     def padding(self, dim: int) -> int:
         return max(0, MIN_DIM - dim)
@@ -294,10 +296,9 @@ class _PullBack(Refiner):
     num_refinements: int = 10  # M
 
     def __post_init__(self) -> None:
-        if self.alpha is not None and not self.alpha > 0:
-            raise ValueError(f"alpha must be positive, got {self.alpha}: it is the length of a drift step.")
-        if self.num_refinements < 0:
-            raise ValueError(f"num_refinements must not be negative, got {self.num_refinements}.")
+        if self.alpha is not None:
+            check_number("alpha", self.alpha, "it is the length of a drift step.")
+        check_count("num_refinements", self.num_refinements, "it counts gradients.", least=0)
 
     def units(self, ground: Ground) -> Tensor:
         return ground.scale if self.alpha is None else torch.ones_like(ground.scale)
@@ -342,6 +343,10 @@ class Descent(_PullBack):
     eta: float = 1e-3
     mean_loss: bool = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("eta", self.eta, "it is the step of the descent; the paper takes 1e-3.")
+
     def refine(self, ground: Ground, theta: Tensor) -> Tensor:
         eta = self.eta / ground.potential.num_observations if self.mean_loss else self.eta
         for _ in range(self.num_refinements):
@@ -366,6 +371,10 @@ class Adam(_PullBack):
     num_refinements: int = 20
     lr: float = 3e-3
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("lr", self.lr, "it is Adam's rate, in prior deviations.")
+
     def refine(self, ground: Ground, theta: Tensor) -> Tensor:
         z = torch.zeros_like(theta).requires_grad_()
         optimizer = torch.optim.Adam([z], lr=self.lr)
@@ -382,4 +391,5 @@ def named_refiner(refiner: Refiner | str) -> Refiner:
         return names[refiner]()
     if isinstance(refiner, Refiner):
         return refiner
-    raise ValueError(f"refiner must be a Refiner or one of {', '.join(map(repr, names))}, got {refiner!r}.")
+    kind = ValueError if isinstance(refiner, str) else WrongTypeError
+    raise kind(f"refiner must be a Refiner or one of {', '.join(map(repr, names))}, got {refiner!r}.")

@@ -20,6 +20,8 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
+from .arguments import check_type
+
 FORMAT, VERSION = "pyro_metricbnn", 1
 KINDS = {
     "posterior": "a saved MetricBNN: MetricBNN.load reads it",
@@ -113,12 +115,18 @@ def write_whole(path: FilePath, fill: Callable[[IO[bytes]], object]) -> None:
 
 def writable(path: FilePath) -> Path:
     """Where a file would be written, links followed; refused, before long work starts, where none can be."""
+    check_path(path)
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise ValueError(f"{target} is a folder: name a file in it.")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"the folder {target.parent} does not exist: make it first.")
     return target
+
+
+def check_path(path: Any) -> None:
+    """Refuse what names no file."""
+    check_type("path", path, (str, os.PathLike), "the name of a file, a str or a pathlib.Path")
 
 
 def plain(value: Any, where: str = "") -> Any:
@@ -151,6 +159,7 @@ def read(path: FilePath, kind: str, device: torch.device | str | None = None) ->
         FileNotFoundError: There is no file.
         ValueError: It is truncated, damaged, foreign, of another kind or of a newer version.
     """
+    check_path(path)
     source = Path(path)
     if source.is_dir():
         raise ValueError(f"{source} is a folder: name the file in it.")

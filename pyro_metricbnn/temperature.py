@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .arguments import WrongTypeError, check_count, check_model
 from .inference import MetricBNN
 from .pointwise import Draws, Pointwise, find_layout
 from .sites import Model
@@ -64,13 +65,15 @@ def choose_temperature(
         >>> choice.best.draw(5)["weight"].shape
         torch.Size([5, 1, 2])
     """
-    if not temperatures:
+    check_model(model)
+    if not len(temperatures):
         raise ValueError("temperatures is empty: give at least one, as (1.0, 4.0, 16.0).")
-    if num_samples < 1:
-        raise ValueError(f"num_samples must be at least 1, got {num_samples}.")
+    check_count("num_samples", num_samples, "the validation rows are predicted with them.")
     if torch.is_tensor(validation) or not isinstance(validation, Sequence) or isinstance(validation, str):
         kind = type(validation).__name__
-        raise TypeError(f"validation must be the model's arguments for the validation rows, as (x, y), got {kind}.")
+        raise WrongTypeError(
+            f"validation must be the model's arguments for the validation rows, as (x, y), got {kind}."
+        )
     layout = find_layout(model, tuple(validation), {})
     if not layout.observed:
         raise ValueError("nothing is observed in the validation data: pass the observations too, as (x, y).")
