@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.func import functional_call, vmap
 from .bayesianize import BayesianNetwork
 from .handlers import Unvalidated
 from .likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
+from .memory import with_less_at_once
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -168,7 +169,8 @@ def predict(
         model: A model made by `bayesianize`.
         samples: (S, ...) a site, as `get_samples`, `draw` and Pyro's `MCMC.get_samples` give them.
         x: New inputs, or a tuple of a network's several inputs.
-        chunk_size: At most this many rows of x at once, for when memory is short.
+        chunk_size: At most this many rows of x at once, for when memory is short. Where it turns out to be, half as
+            many are tried, and said.
 
     Example:
         >>> predict(model, walk.samples(), x).mean.shape
@@ -182,21 +184,23 @@ def predict(
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, got {chunk_size}: it counts rows of x.")
     weights = {name: samples[name] for name in model.names}
-    with torch.no_grad():
-        outputs = [
-            vmap(lambda w, part=part: functional_call(model.net, w, part))(weights) for part in _parts(x, chunk_size)
-        ]
-    parameters = {name: value for name, value in samples.items() if name not in weights}
-    return Prediction(f=torch.cat(outputs, dim=1), likelihood=model.likelihood, parameters=parameters)
-
-
-def _parts(x: Any, chunk_size: int | None) -> list[tuple[Any, ...]]:
-    """The network's inputs in parts of so many rows."""
     inputs = x if isinstance(x, tuple) else (x,)
-    if chunk_size is None:
-        return [inputs]
-    rows = len(next(value for value in inputs if torch.is_tensor(value)))
-    return [
-        tuple(value[start : start + chunk_size] if torch.is_tensor(value) else value for value in inputs)
-        for start in range(0, rows, chunk_size)
-    ]
+    num_rows = next((len(value) for value in inputs if torch.is_tensor(value) and value.dim()), 1)
+    run = partial(_outputs, model, weights, inputs, num_rows)
+    f = with_less_at_once(run, min(chunk_size or num_rows, num_rows), "rows of x", "predict")
+    parameters = {name: value for name, value in samples.items() if name not in weights}
+    return Prediction(f=f, likelihood=model.likelihood, parameters=parameters)
+
+
+def _outputs(
+    model: BayesianNetwork, weights: dict[str, Tensor], inputs: tuple[Any, ...], num_rows: int, size: int
+) -> Tensor:
+    """The network's output for all draws (S, n, ...), from so many rows of its inputs at once."""
+    parts = [inputs] if size >= num_rows else [_rows(inputs, slice(i, i + size)) for i in range(0, num_rows, size)]
+    with torch.no_grad():
+        outputs = [vmap(lambda w, part=part: functional_call(model.net, w, part))(weights) for part in parts]
+    return torch.cat(outputs, dim=1)
+
+
+def _rows(inputs: tuple[Any, ...], rows: slice) -> tuple[Any, ...]:
+    return tuple(value[rows] if torch.is_tensor(value) else value for value in inputs)
