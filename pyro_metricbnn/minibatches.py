@@ -115,7 +115,11 @@ class Stream:
         return self
 
     def __next__(self) -> Batch:
-        return next(self._iterator)
+        try:
+            return next(self._iterator)
+        except BaseException:  # an interrupted generator is over: the next call starts a pass
+            self._iterator = self._endless()
+            raise
 
     def _endless(self) -> Iterator[Batch]:
         while True:
