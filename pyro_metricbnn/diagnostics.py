@@ -41,7 +41,9 @@ class Run(Protocol):
     def trajectories(self) -> Trajectories:
         """The record of the walk."""
 
-    latent_map: LatentMap
+    @property
+    def latent_map(self) -> LatentMap:
+        """The fitted latent space."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor, fx
 from torch.func import vmap
 
 from .arguments import check_count
+from .memory import is_out_of_memory, with_less_at_once
 
 Mode = Literal["auto", "vmap", "trace", "compile", "loop"]
 Outputs = tuple[Tensor, ...]
@@ -44,7 +46,8 @@ class Execution:
     Args:
         mode: One of the ways above, or "auto".
         expected_calls: How often it will be called; "auto" weighs it against tracing and compiling.
-        chunk_size: At most this many particles at once, for when memory is short.
+        chunk_size: At most this many particles at once, for when memory is short. Where it turns out to be, half as
+            many are tried, and said.
     """
 
     mode: Mode = "auto"
@@ -90,8 +93,21 @@ class BatchedFunction:
         self._called_before = set(keys)
 
     def __call__(self, theta: Tensor, *data: Tensor) -> Outputs:
-        size = self.execution.chunk_size
-        if size is None or size >= len(theta):
+        return self._with_less(partial(self._in_chunks, theta, data), theta)
+
+    def _with_less(self, run: Callable[[int], Outputs], theta: Tensor) -> Outputs:
+        """run(chunk_size), or with half of it where memory is short, from then on."""
+        planned = min(self.execution.chunk_size or len(theta), len(theta))
+
+        def at_most(size: int) -> Outputs:
+            if size < planned:
+                self.execution = replace(self.execution, chunk_size=size)
+            return run(size)
+
+        return with_less_at_once(at_most, planned, "particles", "DriftRefineKernel")
+
+    def _in_chunks(self, theta: Tensor, data: tuple[Tensor, ...], size: int) -> Outputs:
+        if size >= len(theta):
             return self._run(theta, data)
         chunks = [self._run(_pad(chunk, size), data) for chunk in theta.split(size)]
         return tuple(torch.cat(parts)[: len(theta)] for parts in zip(*chunks, strict=True))
@@ -107,8 +123,8 @@ class BatchedFunction:
         def step_by_step(theta: Tensor, *inputs: Any) -> Outputs:
             return outer(lambda points: self(points, *data), theta, *inputs)
 
-        def run(theta: Tensor, *inputs: Any) -> Outputs:
-            ready = self._prepare(theta, data) if self._fits(theta) else None
+        def in_one(theta: Tensor, inputs: tuple[Any, ...], size: int) -> Outputs:
+            ready = self._prepare(theta, data) if size >= len(theta) else None
             if not isinstance(ready, Compilable):
                 return step_by_step(theta, *inputs)
             tensors = [torch.full_like(theta[0, 0], x) if isinstance(x, float) else x for x in inputs]
@@ -121,10 +137,7 @@ class BatchedFunction:
             with torch.no_grad():
                 return whole[theta.shape](theta, *tensors)
 
-        return run
-
-    def _fits(self, theta: Tensor) -> bool:
-        return self.execution.chunk_size is None or len(theta) <= self.execution.chunk_size
+        return lambda theta, *inputs: self._with_less(partial(in_one, theta, inputs), theta)
 
     def _run(self, theta: Tensor, data: tuple[Tensor, ...]) -> Outputs:
         ready = self._prepare(theta, data)
@@ -157,7 +170,9 @@ class BatchedFunction:
             return self._one_by_one(theta, data)
         try:
             graph = self._recorded(theta, data)
-        except RuntimeError:  # it reads numbers out of its data; where it branches on theta, vmap says so
+        except RuntimeError as error:  # it reads numbers out of its data; where it branches on theta, vmap says so
+            if is_out_of_memory(error):
+                raise
             return self._vmapped(len(data))
         if mode == "auto" and theta.device.type == "cpu" and loop_is_faster(graph, len(theta)):
             return self._one_by_one(theta, data)
@@ -174,7 +189,9 @@ class BatchedFunction:
         """Particle after particle; through Python where a model branches on values and has no record."""
         try:
             return _looped(record(self._fn, theta[0], *data))
-        except RuntimeError:
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
             return _looped(self._fn)
 
 
@@ -345,6 +362,8 @@ def compiled(
         with torch.no_grad():
             fast(*inputs)
     except Exception as error:  # no C++ compiler, an operation that cannot be lowered, ...
+        if is_out_of_memory(error):
+            raise
         failures.append(error)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         warnings.warn(

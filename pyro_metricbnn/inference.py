@@ -6,8 +6,9 @@ In: a Pyro model, or a kernel for one.  Out: `MetricBNN`, which after `run` has 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from pyro.infer.mcmc.util import diagnostics, print_summary
@@ -28,6 +29,15 @@ from .refiners import Descent
 from .sites import Model
 from .storage import FilePath, read, write
 from .trajectories import Trajectories
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a fit to a walk gives."""
+
+    latent_map: LatentMap
+    posterior: MetricPosterior
+    guide: AutoMetric
 
 
 class MetricBNN:
@@ -77,6 +87,7 @@ class MetricBNN:
         self._unfitted_map.check(num_particles)
         self._leaves_as_trained = False
         self._trajectories: Trajectories | None = None
+        self._fitted: Fitted | None = None
 
     @classmethod
     def paper(cls, model: Model, task: str = "regression") -> MetricBNN:
@@ -123,7 +134,12 @@ class MetricBNN:
         """Find the MAP, walk, fit the latent map and build the guide.
 
         With a `checkpoint` a run that was killed, in the walk or after it, goes on when it is called again in the same
-        way, to the bits of an unbroken one.
+        way, to the bits of an unbroken one; one process at a time, a second is refused.
+
+        Ctrl-C ends a walk of at least four points of each particle: a warning says how many there are, and the map is
+        fitted to them, so that all that follows a run works. A second Ctrl-C goes through, as do those in the search
+        and in the fit; after one in the fit `trajectories` is there, and `fit` goes on with it. With a checkpoint the
+        same call goes on later, to the whole run.
 
         Args:
             *args: The model's arguments, or a DataLoader of batches of them.
@@ -143,7 +159,7 @@ class MetricBNN:
         """
         if self._leaves_as_trained and map_params is None and initial_params is None:
             map_params = getattr(self.model, "trained_params", None)
-        trajectories = self.kernel.walk(
+        walk = self.kernel.walk(
             *args,
             num_particles=self.num_particles,
             initial_params=initial_params,
@@ -154,28 +170,60 @@ class MetricBNN:
             progress=progress,
             **kwargs,
         )
-        return self._built(trajectories, self._unfitted_map.fit(trajectories, progress=progress))
+        self._trajectories, self._fitted = walk, None
+        return self.fit(progress=progress)
+
+    def fit(self, latent_map: LatentMap | None = None, *, progress: bool = True) -> MetricBNN:
+        """Fit the latent map, or another one, to the walk that is there, and build the guide; `run` does it by itself.
+
+        Example:
+            >>> metric = MetricBNN(model, num_particles=4, num_steps=10).run(x, y, progress=False)
+            >>> metric.fit(AutoencoderMap(latent_dim=2, num_epochs=5), progress=False).latent_map.ends.shape
+            torch.Size([4, 2])
+        """
+        unfitted = latent_map if latent_map is not None else self._unfitted_map
+        unfitted.check(self.trajectories.num_particles)
+        self._fitted = None  # the map may be the very one that is fitted anew
+        self._unfitted_map = unfitted
+        return self._built(self.trajectories, unfitted.fit(self.trajectories, progress=progress))
 
     def _built(self, trajectories: Trajectories, latent_map: LatentMap) -> MetricBNN:
         """Itself, with the posterior and the guide of a fitted map."""
         posterior = MetricPosterior(latent_map, self.tube_scale)
         args, kwargs = self.kernel.example_arguments
         guide = AutoMetric(self.model, posterior, trajectories.sites, args, kwargs)
-        self._trajectories, self.latent_map, self.posterior, self.guide = trajectories, latent_map, posterior, guide
+        self._trajectories, self._fitted = trajectories, Fitted(latent_map, posterior, guide)
         return self
 
-    def __getattr__(self, name: str) -> NoReturn:
-        """Only for what is not there: before `run`, all that it finds."""
-        if name in ("latent_map", "posterior", "guide"):
-            raise AttributeError(f"there is no {name} yet: call run(*args) with the model's data first.")
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+    @property
+    def _found(self) -> Fitted:
+        if self._fitted is None:
+            _ = self.trajectories  # says so where nothing has been walked
+            raise ValueError("the walk is there, but its latent map has not been fitted to the end: call fit() first.")
+        return self._fitted
+
+    @property
+    def latent_map(self) -> LatentMap:
+        """The fitted latent space."""
+        return self._found.latent_map
+
+    @property
+    def posterior(self) -> MetricPosterior:
+        """The distribution of theta."""
+        return self._found.posterior
+
+    @property
+    def guide(self) -> AutoMetric:
+        """The posterior as a Pyro autoguide."""
+        return self._found.guide
 
     # ------------------------------------------------------------------------------ save and load
 
     def save(self, path: FilePath, *, data: bool = True) -> None:
         """Write all that `run` found to a file, which cannot run code when it is read.
 
-        A save that is interrupted leaves the file that was there whole. The model is not in the file.
+        A save that is interrupted, or that a full disk stops, leaves the file that was there whole, and the object
+        as it is. The model is not in the file.
 
         Args:
             path: The file.

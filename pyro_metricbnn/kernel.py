@@ -48,7 +48,8 @@ class DriftRefineKernel(MCMCKernel):
         temperature: Walk on the posterior to the power 1 / temperature: above 1 wider than the model's own, which is
             often too sure where there are few rows (see `choose_temperature`).
         compile: Whether to compile the energy; None where the gradients to come are worth it.
-        chunk_size: At most this many particles at once, for when memory is short.
+        chunk_size: At most this many particles at once, for when memory is short. Where it turns out to be, half as
+            many are tried, once, and said.
 
     Example:
         >>> kernel = DriftRefineKernel(model, num_steps=10)
@@ -109,7 +110,11 @@ class DriftRefineKernel(MCMCKernel):
         """Walk N particles for T steps.
 
         With a `checkpoint` a walk that was killed goes on, when it is called again in the same way, to the bits of an
-        unbroken one; a finished one is read from the file.
+        unbroken one; a finished one is read from the file. A write that fails (a full disk) is said and tried again.
+
+        Ctrl-C ends a walk of at least four points of each particle there and then: they are returned, with a warning.
+        With fewer, and in the search for the MAP, it goes through. With a checkpoint the same call goes on later, to
+        the whole walk.
 
         Args:
             *args: The model's arguments, or a DataLoader of batches of them.
@@ -121,7 +126,8 @@ class DriftRefineKernel(MCMCKernel):
             storage_dtype: Precision of the record, for large D (torch.float16 halves it).
             storage_device: Where the record is kept, for large D ("cpu").
             checkpoint: A file to write the state of the walk to and, if it is there, to go on from. It stays when the
-                walk is over: delete it, or take another path, to walk anew.
+                walk is over: delete it, or take another path, to walk anew. It is for one process at a time; a second
+                is refused.
             checkpoint_every: Seconds between two writes; 0 to write at each step.
             progress: Show progress bars.
             **kwargs: The model's keyword arguments.
@@ -129,25 +135,25 @@ class DriftRefineKernel(MCMCKernel):
         check_count("num_particles", num_particles, "without a particle nothing walks. The default is 20.")
         self._check_record(thin, storage_dtype, storage_device)
         self._check_start(initial_params, map_params)
-        file = None if checkpoint is None else Checkpoint(checkpoint, checkpoint_every)
-        potential = self._potential(args, kwargs, batch_size)
-        example = (potential.args, dict(potential.kwargs))
-        make_record = partial(new_record, self.refiner, thin, storage_dtype, storage_device)
-        saved = None
-        if file is not None:
-            numbers = {"num_particles": num_particles, "thin": thin, "storage_dtype": str(storage_dtype)}
-            start_from = map_params if map_params is not None else initial_params
-            saved = file.find({**numbers, **self._settings(potential, start_from)})
-        if saved is not None:
-            ground = self._planned(saved_ground(saved, potential, self.num_steps, num_particles))
-            state = saved_state(saved, ground, make_record, self.refiner.padding(potential.dim), thin)
-        else:
-            if potential.dim > MAX_HESSIAN:  # worth recording from the first call on; small models' calls are cheap
-                potential = potential.using(expected_calls=SEARCH_CALLS)
-            theta_star, scale = self._leaving_from(potential, initial_params, map_params, progress)
-            ground = self._planned(Ground(potential, theta_star, scale, self.num_steps, num_particles))
-            ground, state = leave(ground, self.refiner, make_record)
-        trajectories = go_on(ground, self.refiner, state, thin, file, progress)
+        with Checkpoint.opened(checkpoint, checkpoint_every) as file:
+            potential = self._potential(args, kwargs, batch_size)
+            example = (potential.args, dict(potential.kwargs))
+            make_record = partial(new_record, self.refiner, thin, storage_dtype, storage_device)
+            saved = None
+            if file is not None:
+                numbers = {"num_particles": num_particles, "thin": thin, "storage_dtype": str(storage_dtype)}
+                start_from = map_params if map_params is not None else initial_params
+                saved = file.find({**numbers, **self._settings(potential, start_from)})
+            if saved is not None:
+                ground = self._planned(saved_ground(saved, potential, self.num_steps, num_particles))
+                state = saved_state(saved, ground, make_record, self.refiner.padding(potential.dim), thin)
+            else:
+                if potential.dim > MAX_HESSIAN:  # worth recording from the first call on; small models' calls are cheap
+                    potential = potential.using(expected_calls=SEARCH_CALLS)
+                theta_star, scale = self._leaving_from(potential, initial_params, map_params, progress)
+                ground = self._planned(Ground(potential, theta_star, scale, self.num_steps, num_particles))
+                ground, state = leave(ground, self.refiner, make_record)
+            trajectories = go_on(ground, self.refiner, state, thin, file, progress)
         self._ground, self._step_size, self.example_arguments = ground, state.particles.step_size, example
         return trajectories
 

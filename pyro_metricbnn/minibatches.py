@@ -160,9 +160,10 @@ class Stream:
     def __next__(self) -> Batch:
         try:
             return next(self._iterator)
-        except Exception as error:  # of the loader; the next call starts a new pass
+        except BaseException as error:  # of the loader, or an interruption; the next call starts a new pass
             self._iterator = self._endless()
-            error.add_note(f"This came from the {type(self.batches).__name__} while it made batch {self.taken + 1}.")
+            if isinstance(error, Exception):
+                error.add_note(f"This came from the {type(self.batches).__name__}, making batch {self.taken + 1}.")
             raise
 
     def _endless(self) -> Iterator[Batch]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch.func import vmap
 
 from .arguments import check_model, first_line
 from .handlers import Unvalidated
+from .memory import is_out_of_memory, with_less_at_once
 from .sites import Model
 
 Draws = dict[str, Tensor]
@@ -208,21 +210,29 @@ class Pointwise:
         return poutine.trace(model).get_trace(*self.args, **self.kwargs)
 
     def _each(self, function: Callable[[Draws], Draws], draws: Draws) -> Draws:
-        """The function of all draws, on the CPU; one after another where vmap cannot."""
-        size = self.chunk_size or self.layout.chunk_size
-        batched = vmap(function, randomness="different")
+        """The function of all draws, on the CPU, from chunks that memory holds."""
         num_draws = len(next(iter(draws.values())))
-        parts: list[Draws] = []
-        with torch.no_grad(), Unvalidated():
-            for start in range(0, num_draws, size):
-                chunk = {name: value[start : start + size] for name, value in draws.items()}
-                try:
-                    found = batched(chunk)
-                except Exception:  # of vmap or of the model: if of the model, the loop raises it in its own words
-                    batched = _one_by_one(function)
-                    found = batched(chunk)
-                parts.append({name: value.cpu() for name, value in found.items()})
-        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        size = max(1, min(self.chunk_size or self.layout.chunk_size, num_draws))
+        run = partial(_in_chunks, function, draws, num_draws)
+        return with_less_at_once(run, size, "draws", "to_arviz", draws=True)
+
+
+def _in_chunks(function: Callable[[Draws], Draws], draws: Draws, num_draws: int, size: int) -> Draws:
+    """So many draws at once; one after another where vmap cannot."""
+    batched = vmap(function, randomness="different")
+    parts: list[Draws] = []
+    with torch.no_grad(), Unvalidated():
+        for start in range(0, num_draws, size):
+            chunk = {name: value[start : start + size] for name, value in draws.items()}
+            try:
+                found = batched(chunk)
+            except Exception as error:  # of vmap or of the model: if of the model, the loop raises it in its own words
+                if is_out_of_memory(error):
+                    raise
+                batched = _one_by_one(function)
+                found = batched(chunk)
+            parts.append({name: value.cpu() for name, value in found.items()})
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _one_by_one(function: Callable[[Draws], Draws]) -> Callable[[Draws], Draws]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from .arguments import (
 from .bayesianize import BayesianNetwork
 from .handlers import Unvalidated
 from .likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
+from .memory import is_out_of_memory, with_less_at_once
 from .sites import check_observed
 
 GOLDEN = (math.sqrt(5) - 1) / 2
@@ -181,7 +182,8 @@ def predict(
         model: A model made by `bayesianize`.
         samples: (S, ...) a site, as `get_samples`, `draw` and Pyro's `MCMC.get_samples` give them.
         x: New inputs, or a tuple of a network's several inputs.
-        chunk_size: At most this many rows of x at once, for when memory is short.
+        chunk_size: At most this many rows of x at once, for when memory is short. Where it turns out to be, half as
+            many are tried, and said.
 
     Example:
         >>> predict(model, walk.samples(), x).mean.shape
@@ -196,19 +198,9 @@ def predict(
     weights = _weights(model, samples)
     inputs = x if isinstance(x, tuple) else (x,)
     _check_inputs(inputs, next(iter(weights.values())).device)
-    try:
-        with torch.no_grad():
-            outputs = [
-                vmap(lambda w, part=part: functional_call(model.net, w, part))(weights)
-                for part in _parts(inputs, chunk_size)
-            ]
-    except (TypeError, RuntimeError, AttributeError) as error:
-        kind = ValueError if isinstance(error, RuntimeError) else WrongTypeError
-        raise kind(
-            f"the network does not run on x ({described(inputs, {})}): {first_line(error)}. Pass inputs such as it was "
-            "trained on."
-        ) from error
-    f = torch.cat(outputs, dim=1)
+    num_rows = next((len(value) for value in inputs if torch.is_tensor(value) and value.dim()), 1)
+    run = partial(_outputs, model, weights, inputs, num_rows)
+    f = with_less_at_once(run, min(chunk_size or num_rows, num_rows), "rows of x", "predict")
     _check_outputs(f, inputs)
     parameters = {name: value for name, value in samples.items() if name not in weights}
     return Prediction(f=f, likelihood=model.likelihood, parameters=parameters)
@@ -262,12 +254,24 @@ def _check_outputs(f: Tensor, inputs: tuple[Any, ...]) -> None:
         )
 
 
-def _parts(inputs: tuple[Any, ...], chunk_size: int | None) -> list[tuple[Any, ...]]:
-    """The network's inputs in parts of so many rows."""
-    if chunk_size is None:
-        return [inputs]
-    rows = len(next(value for value in inputs if torch.is_tensor(value)))
-    return [
-        tuple(value[start : start + chunk_size] if torch.is_tensor(value) else value for value in inputs)
-        for start in range(0, rows, chunk_size)
-    ]
+def _outputs(
+    model: BayesianNetwork, weights: dict[str, Tensor], inputs: tuple[Any, ...], num_rows: int, size: int
+) -> Tensor:
+    """The network's output for all draws (S, n, ...), from so many rows of its inputs at once."""
+    parts = [inputs] if size >= num_rows else [_rows(inputs, slice(i, i + size)) for i in range(0, num_rows, size)]
+    try:
+        with torch.no_grad():
+            outputs = [vmap(lambda w, part=part: functional_call(model.net, w, part))(weights) for part in parts]
+    except (TypeError, RuntimeError, AttributeError) as error:
+        if is_out_of_memory(error):
+            raise
+        kind = ValueError if isinstance(error, RuntimeError) else WrongTypeError
+        raise kind(
+            f"the network does not run on x ({described(inputs, {})}): {first_line(error)}. Pass inputs such as it was "
+            "trained on."
+        ) from error
+    return torch.cat(outputs, dim=1)
+
+
+def _rows(inputs: tuple[Any, ...], rows: slice) -> tuple[Any, ...]:
+    return tuple(value[rows] if torch.is_tensor(value) else value for value in inputs)

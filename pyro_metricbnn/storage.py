@@ -9,10 +9,13 @@ of them is refused, on the way in and on the way out.
 from __future__ import annotations
 
 import errno
+import glob
 import os
+import time
 import uuid
 import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -27,6 +30,7 @@ KINDS = {
     "posterior": "a saved MetricBNN: MetricBNN.load reads it",
     "checkpoint": "the checkpoint of a walk: pass it as checkpoint= to go on with that walk",
 }
+LEFT_OVER = 3600.0  # seconds since a file that is being written was last written to: its process is no more
 FilePath = str | os.PathLike[str]
 
 
@@ -93,6 +97,7 @@ def write(path: FilePath, kind: str, content: Mapping[str, Any]) -> None:
 def write_whole(path: FilePath, fill: Callable[[IO[bytes]], object]) -> None:
     """All goes to a new file in the same folder, which takes the place of the old one when it is whole."""
     target = writable(path)
+    clear_left_over(target, LEFT_OVER)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with open(temporary, "xb") as file:
@@ -113,6 +118,14 @@ def write_whole(path: FilePath, fill: Callable[[IO[bytes]], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def clear_left_over(target: Path, idle: float) -> None:
+    """Remove what processes that were killed while they wrote `target` left, if idle for so many seconds."""
+    for file in target.parent.glob(f".{glob.escape(target.name)}.????????.tmp"):
+        with suppress(OSError):
+            if time.time() - file.stat().st_mtime >= idle:
+                file.unlink()
+
+
 def writable(path: FilePath) -> Path:
     """Where a file would be written, links followed; refused, before long work starts, where none can be."""
     check_path(path)
@@ -121,6 +134,8 @@ def writable(path: FilePath) -> Path:
         raise ValueError(f"{target} is a folder: name a file in it.")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"the folder {target.parent} does not exist: make it first.")
+    if not os.access(target.parent, os.W_OK):
+        raise PermissionError(f"the folder {target.parent} cannot be written to: choose another place.")
     return target
 
 
