@@ -4,8 +4,8 @@ It takes no trained network: eight members of the same hidden layers are trained
 rows of the training part that it sets aside itself, and each then starts a microcanonical chain on all of that part.
 The prior is the task's. Members, training and the 5,000 warm-up steps are those of the package's own examples; 1,000
 draws each, of which every tenth predicts. For real targets its networks have a second output, the noise's scale at that
-input; the task's known noise is not told to it. Draws with an output that is not finite are left out. Compiling is part of
-its time, at each fit.
+input; the task's known noise is not told to it. Draws with an output that is not finite are left out. Compiling is part
+of its time, at each fit.
 """
 
 from __future__ import annotations
