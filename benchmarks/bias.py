@@ -1,6 +1,6 @@
 """The bias of the walk and of the latent draws, on posteriors that are known in closed form.
 
-    python -m benchmarks bias [NAME ...] [--seeds 3] [--quick]
+    python -m benchmarks bias [NAME ...] [--seeds 3] [--particles 20] [--quick]
 
 The first group is what the method is for, the second what it is not for: several modes, funnels, heavy tails. Each
 posterior can be drawn from exactly; 50,000 such draws are the reference. Three figures, each of the worst coordinate
@@ -42,20 +42,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     made = parser(__doc__ or "")
     made.add_argument("names", nargs="*", metavar="NAME", help="targets, by a part of the name; all by default")
     made.add_argument("--seeds", type=int, default=3)
+    made.add_argument("--particles", type=int, default=20, help="N; its results are for a folder of their own, --out")
     arguments = made.parse_args(argv)
     out = folder(arguments) / "bias"
-    results = Results(out / "bias.json", {"experiment": "bias", "share": share(arguments)}, retry=arguments.retry)
+    setting = {"experiment": "bias", "particles": arguments.particles, "share": share(arguments)}
+    results = Results(out / "bias.json", setting, retry=arguments.retry)
     chosen = [one for one in targets() if not arguments.names or any(part in one.name for part in arguments.names)]
     seeds = range(1 if arguments.quick else arguments.seeds)
     for target, seed in tqdm([(target, seed) for target in chosen for seed in seeds], unit=" runs"):
-        results.cell(f"{target.name}|{seed}", partial(measured, target, seed, share(arguments)))
+        results.cell(f"{target.name}|{seed}", partial(measured, target, seed, arguments.particles, share(arguments)))
     text = table(results.cells)
     out.mkdir(parents=True, exist_ok=True)
     (out / "bias.md").write_text(text + "\n")
     print(text)
 
 
-def measured(target: Target, seed: int, part: float) -> Cell:
+def measured(target: Target, seed: int, num_particles: int, part: float) -> Cell:
     """The figures of one run."""
     pyro.set_rng_seed(seed)
     exact = target.draw(NUM_EXACT)
@@ -63,7 +65,7 @@ def measured(target: Target, seed: int, part: float) -> Cell:
     begun = time.perf_counter()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        metric = MetricBNN(kernel).run(progress=False)
+        metric = MetricBNN(kernel, num_particles=num_particles).run(progress=False)
     seconds = time.perf_counter() - begun
     found = {"walk": flat(metric.get_samples()), "latent draws": flat(metric.draw(NUM_DRAWS))}
     found["exact draws"] = target.draw(len(found["walk"]))

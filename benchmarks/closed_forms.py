@@ -87,7 +87,7 @@ def shell(name: str, dim: int, radius: float, width: float) -> Target:
     return Target(name, model, draw)
 
 
-def two_modes(name: str, dim: int, distance: float) -> Target:
+def two_modes(name: str, dim: int, distance: float, suits: bool = False) -> Target:
     """Two equal Gaussians, `distance` deviations apart in one coordinate."""
     middle = torch.zeros(2, dim)
     middle[:, 0] = torch.tensor([-distance / 2, distance / 2])
@@ -98,7 +98,7 @@ def two_modes(name: str, dim: int, distance: float) -> Target:
         x = pyro.sample("x", dist.Normal(torch.zeros(dim), 100.0).to_event(1))
         pyro.factor("mixture", posterior.log_prob(x))
 
-    return Target(name, model, lambda count: posterior.sample(torch.Size((count,))), suits=False)
+    return Target(name, model, lambda count: posterior.sample(torch.Size((count,))), suits)
 
 
 def funnel(name: str, dim: int) -> Target:
@@ -137,8 +137,8 @@ def targets() -> list[Target]:
         conjugate("chance near an edge (Beta)", dist.Beta(20.0, 2.0)),
         conjugate("shares (Dirichlet)", dist.Dirichlet(torch.tensor([1.0, 4.0, 7.0, 12.0]))),
         shell("thin shell, 20 coordinates", 20, 10.0, 0.3),
-        two_modes("two modes, 2 deviations apart", 10, 2.0),
-        two_modes("two modes, 8 deviations apart", 10, 8.0),
+        two_modes("two Gaussians, 2 deviations apart", 10, 2.0, suits=True),
+        two_modes("two Gaussians, 8 deviations apart", 10, 8.0),
         funnel("Neal's funnel, 10 coordinates", 10),
         heavy_tails("Student's t, 4 degrees of freedom", 10, 4.0),
         heavy_tails("Student's t, 2 degrees of freedom", 10, 2.0),

@@ -46,7 +46,7 @@ class MetricBNN:
     Args:
         kernel_or_model: A Pyro model, or a `DriftRefineKernel` with settings of its own.
         num_particles: N.
-        num_steps: T, recorded points a particle.
+        num_steps: T, recorded points a particle; None for 100.
         temperature: Of the posterior: see `DriftRefineKernel`. A kernel's own T and temperature stand.
         latent_map: The latent space; `KernelMap()` by default.
         latent_dim: Its dimension; None for as many as it needs.
@@ -65,7 +65,7 @@ class MetricBNN:
         kernel_or_model: DriftRefineKernel | Model,
         *,
         num_particles: int = 20,
-        num_steps: int = 100,
+        num_steps: int | None = None,
         temperature: float = 1.0,
         latent_map: LatentMap | None = None,
         latent_dim: int | None = None,

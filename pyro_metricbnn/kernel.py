@@ -44,7 +44,8 @@ class DriftRefineKernel(MCMCKernel):
             had the lower negative log-likelihood on Glass (.80, Adam 1.04), Australian (.31, .41) and Ionosphere
             (.085, .090), the higher on Vehicle (.42, .37) and on Snelson's stiff regression (.35, .21 on its
             training data): the noise heats it there.
-        num_steps: T, the number of recorded points that the walk is planned for.
+        num_steps: T, the number of recorded points that the walk is planned for; None for 100, or for as many as a
+            refiner with more effort asks for.
         temperature: Walk on the posterior to the power 1 / temperature: above 1 wider than the model's own, which is
             often too sure where there are few rows (see `choose_temperature`).
         compile: Whether to compile the energy; None where the gradients to come are worth it.
@@ -63,20 +64,21 @@ class DriftRefineKernel(MCMCKernel):
         model: Model,
         *,
         refiner: Refiner | str = "steer",
-        num_steps: int = 100,
+        num_steps: int | None = None,
         temperature: float = 1.0,
         compile: bool | None = None,
         chunk_size: int | None = None,
     ) -> None:
         check_model(model)
-        check_count("num_steps", num_steps, "a walk needs a step to leave the MAP. The paper takes 50 to 100.")
+        if num_steps is not None:
+            check_count("num_steps", num_steps, "a walk needs a step to leave the MAP. The paper takes 50 to 100.")
         check_type("compile", compile, (bool, type(None)), "True, False, or None where it pays")
         if chunk_size is not None:
             check_count("chunk_size", chunk_size, "it counts particles.")
         check_number("temperature", temperature, "1 is the model's own.")
         self.model = model
         self.refiner = named_refiner(refiner)
-        self.num_steps = num_steps
+        self.num_steps = num_steps if num_steps is not None else self.refiner.num_points
         self.temperature = temperature
         self.compile = compile
         self.chunk_size = chunk_size

@@ -24,6 +24,7 @@ MIN_DIM = 8  # Steer's dynamics degenerate in few dimensions (D - 1 = 0 at D = 1
 ValueAndGrad = Callable[[Tensor], tuple[Tensor, Tensor]]
 SHORTEST_PATH = 304.0  # of models in posterior units: with a quarter of it 6 of 20 ordinary Pyro models were off
 MIN_POINTS = 40  # for a deviation
+NUM_POINTS = 100  # recorded, by default
 NOISE_EVERY = 0.1  # of the path over which the noise renews the drift
 TUNING_GAIN = 0.3  # of the way to the step that the last error asks for
 
@@ -38,6 +39,11 @@ class Refiner(ABC):
     def units(self, ground: Ground) -> Tensor:
         """What a drift of length 1 means in each coordinate (D,)."""
         return ground.scale
+
+    @property
+    def num_points(self) -> int:
+        """T where nothing else is said."""
+        return NUM_POINTS
 
     @abstractmethod
     def reach(self, ground: Ground) -> float:
@@ -181,6 +187,11 @@ class Steer(Refiner):
 
     def units(self, ground: Ground) -> Tensor:
         return ground.posterior_scale
+
+    @property
+    def num_points(self) -> int:
+        """More on a longer path, for curves through points that are further apart leave the fiber between them."""
+        return math.ceil(NUM_POINTS * math.sqrt(max(1.0, self.effort)))
 
     def length(self, dim: int) -> float:
         """The whole path."""

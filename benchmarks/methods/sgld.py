@@ -2,7 +2,8 @@
 
 Eight chains leave the MAP at once, on minibatches of 32, at temperature 1 and a constant rate: a smaller one is nearer
 to the posterior and moves less. The rates are those of the log posterior of all data, not of its mean, for regression
-in units of the noise variance. A step is half the gradient and half the library; eight chains cost little more than one.
+in units of the noise variance. A step is half the gradient and half the library; eight chains cost little more than
+one.
 """
 
 from __future__ import annotations
