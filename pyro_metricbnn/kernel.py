@@ -135,7 +135,7 @@ class DriftRefineKernel(MCMCKernel):
             saved = file.find({**numbers, **self._settings(potential, start_from)})
         if saved is not None:
             ground = self._planned(saved_ground(saved, potential, self.num_steps, num_particles))
-            state = saved_state(saved, ground, make_record, self.refiner.padding(potential.dim), thin)
+            state = saved_state(saved, ground, make_record, self.refiner, thin)
         else:
             if potential.dim > MAX_HESSIAN:  # worth recording from the first call on; small models' calls are cheap
                 potential = potential.using(expected_calls=SEARCH_CALLS)
