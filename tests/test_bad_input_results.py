@@ -68,13 +68,13 @@ TABLE = [
     refuses(
         "posterior: tube", lambda: MetricPosterior(metric().latent_map, torch.ones(7)), "each of the 2 coordinates"
     ),
-    refuses_type("posterior: a list", lambda: metric().posterior.log_prob([0.0, 0.0]), "the value must be a tensor"),
+    refuses_type("posterior: a list", lambda: metric().posterior.log_prob([0.0, 0.0]), "the value must be a tensor"),  # type: ignore[arg-type]
     refuses("posterior: shape", lambda: metric().posterior.log_prob(torch.zeros(9)), r"must end in \(2,\)"),
     refuses_type("posterior: samples", lambda: TrajectoryPosterior(draws()), "must be the Trajectories"),  # type: ignore[arg-type]
     refuses("gaussian_posterior: rank", lambda: gaussian_posterior(walk(), rank=0), "rank must be at least 1"),
     refuses_type(
         "guide: posterior", lambda: AutoMetric(network(), walk(), walk().sites, (X, Y), {}), "posterior must be"
-    ),  # type: ignore[arg-type]
+    ),
     refuses(
         "guide: other model",
         lambda: AutoMetric(classifier(), metric().posterior, walk().sites, (X, LABELS), {}),
@@ -113,7 +113,7 @@ TABLE = [
     refuses("to_arviz: no data", lambda: to_arviz(walk(), network()), "does not run on what it was given"),
     refuses_type("to_arviz: text", lambda: to_arviz(each(str, draws()), network(), X, Y), "no tensor of numbers"),
     refuses("to_arviz: elsewhere", lambda: to_arviz(each(meta, draws()), network(), X, Y), "on the meta device"),
-    refuses_type("to_arviz: draws", lambda: metric().to_arviz(num_samples=2.5), "num_samples must be a whole number"),
+    refuses_type("to_arviz: draws", lambda: metric().to_arviz(num_samples=2.5), "num_samples must be a whole number"),  # type: ignore[arg-type]
     refuses("to_arviz: axis", lambda: metric().to_arviz(coords={"rows": [1]}), "coords has 'rows', which is no axis"),
     refuses_type("to_arviz: coords", lambda: metric().to_arviz(coords=[1]), "coords must be a dict"),
     refuses_type("health: number", lambda: health(anything), "run must be a MetricBNN that has run"),
@@ -150,7 +150,7 @@ TABLE = [
     refuses_type("plots: predictor", lambda: plots.plot_decision(anything, PLANE, LABELS), "predictor must be a run"),
     refuses("plots: grid", lambda: plots.plot_decision(classes(), PLANE, LABELS, grid_size=0), "grid_size must be at"),
     refuses("plots: columns", lambda: plots.plot_decision(classes(), PLANE, LABELS), "does not run on x"),
-    refuses_type("plots: probs", lambda: plots.plot_reliability(class_prediction(), LABELS), "probs must be a tensor"),  # type: ignore[arg-type]
+    refuses_type("plots: probs", lambda: plots.plot_reliability(class_prediction(), LABELS), "probs must be a tensor"),
     refuses("plots: class", lambda: plots.plot_reliability(Y.abs().flatten(), LABELS), "no class: labels"),
     refuses_type("plots: walks", lambda: plots.plot_walks(draws()), "walks must be Trajectories"),  # type: ignore[arg-type]
     refuses_type("plots: potential", lambda: plots.plot_walks(metric(), anything), "potential must be a Batched"),

@@ -196,8 +196,11 @@ def test_a_payload_does_not_run_in_any_entry_of_the_archive(protocol: int, path:
     with zipfile.ZipFile(io.BytesIO(sound("kernel map"))) as archive:
         names = archive.namelist()
     for wanted in names:
-        data = rewritten(sound("kernel map"), lambda name, old, wanted=wanted: pickled if name == wanted else old)
-        path.write_bytes(data)
+
+        def change(name: str, old: bytes, wanted: str = wanted) -> bytes:
+            return pickled if name == wanted else old
+
+        path.write_bytes(rewritten(sound("kernel map"), change))
         with contextlib.suppress(ValueError):  # some entries say nothing, and the file opens
             OPEN["kernel map"](path)
         assert not (path.parent / "ran").exists()

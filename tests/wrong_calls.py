@@ -202,7 +202,7 @@ RIGHT: dict[str, Callable[[], object]] = {
     "mcmc": lambda: kernel().setup(1, X, Y),
     "metric": lambda: MetricBNN(network(), num_particles=2),
     "run": lambda: run(X, Y, map_params=metric().map_params),
-    "ran": lambda: (metric().draw(2), metric().predict(X, 2), metric().summary()),
+    "ran": lambda: (metric().draw(2), metric().predict(X, 2), metric().diagnostics()),
     "latent map": lambda: (KernelMap().fit(walk()), AutoencoderMap(2, num_epochs=1).fit(walk(), progress=False)),
     "posterior": lambda: metric().posterior.log_prob(TrajectoryPosterior(walk()).sample()),
     "gaussian_posterior": lambda: gaussian_posterior(walk(), rank=1).sample(),
@@ -245,10 +245,9 @@ PLANE = torch.cat([X, X], 1)
 @functools.cache
 def load() -> None:
     """What is loaded or walked once, before the clock runs."""
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
+    pytest.importorskip("matplotlib").use("Agg")
     import arviz  # noqa: F401
-    import matplotlib.pyplot
+    import matplotlib.pyplot  # noqa: F401
 
     _ = metric(), classes(), draws(), prediction(), class_prediction(), potential()
 
