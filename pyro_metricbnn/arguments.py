@@ -52,7 +52,9 @@ def check_number(name: str, value: Any, why: str, *, or_zero: bool = False, or_i
         raise WrongTypeError(f"{name} must be a number, got {value!r}: {why}")
     number = float(value)
     if not (number > 0 or (or_zero and number == 0)) or (math.isinf(number) and not or_inf):
-        said = "must not be negative or infinite" if or_zero else "must be positive and finite"
+        said = "must be positive and finite"
+        if or_zero:
+            said = "must not be negative" if number < 0 else "must be finite and not negative"
         raise ValueError(f"{name} {said}, got {value}: {why}")
 
 

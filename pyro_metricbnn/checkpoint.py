@@ -30,6 +30,7 @@ from .storage import Content, FilePath, read, writable, write
 from .trajectories import Recorder
 
 NewRecord = Callable[[Ground, Tensor], Recorder]  # from the ground and the energies (N,) at the MAP
+MOST_STEPS = 1e7  # between two recorded points: more than any walk takes
 SAME_ENERGY = 1e-4  # in parts of it: the rounding of another machine is less, another prior or noise far more
 
 
@@ -196,12 +197,12 @@ def saved_ground(content: Content, potential: BatchedPotential, num_steps: int, 
     return ground
 
 
-def saved_state(content: Content, ground: Ground, make_record: NewRecord, padding: int, thin: int) -> WalkState:
+def saved_state(content: Content, ground: Ground, make_record: NewRecord, refiner: Refiner, thin: int) -> WalkState:
     """Where the walk was; the minibatches and all generators are set to go on from there."""
     step = content.value("step", int)
     if not 0 <= step <= ground.num_steps:
         raise content.wrong("step", f"from 0 to {ground.num_steps}")
-    particles = _saved_particles(content.part("particles"), ground, padding)
+    particles = _saved_particles(content.part("particles"), ground, refiner)
     alive = content.tensor("alive", ground.num_particles, dtype=torch.bool).to(ground.scale.device)
     record = make_record(ground, particles.energy)
     record.restore(content.part("record"), step // thin)
@@ -226,9 +227,13 @@ def _check_energy(content: Content, ground: Ground) -> None:
     )
 
 
-def _saved_particles(part: Content, ground: Ground, padding: int) -> Particles:
+def _saved_particles(part: Content, ground: Ground, refiner: Refiner) -> Particles:
     num, dim = ground.num_particles, len(ground.scale)
+    padding = refiner.padding(dim)
     drift = (num, dim + padding)
     shapes = {"theta": (num, dim), "drift": drift, "energy": (num,), "grad": (num, dim), "padding": (num, padding)}
     tensors = {name: part.tensor(name, *shape).to(ground.scale.device) for name, shape in shapes.items()}
-    return Particles(**tensors, step_size=part.value("step_size", float))
+    step_size = part.value("step_size", float)
+    if refiner.has_step_size and not 0 < refiner.reach(ground) < MOST_STEPS * step_size < math.inf:
+        raise part.wrong("step_size", "a length that a walk can go by")
+    return Particles(**tensors, step_size=step_size)

@@ -6,7 +6,7 @@ In: a Pyro model and its data.  Out: Trajectories, thetas (N, T + 1, D); or, in 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from .arguments import check_count, check_device, check_mapping, check_model, ch
 from .checkpoint import Checkpoint, described, saved_ground, saved_state
 from .curvature import MAX_HESSIAN
 from .map_estimate import find_map, given_point
-from .minibatches import Minibatches, MinibatchPotential
+from .minibatches import Minibatches, MinibatchPotential, refuse_once
 from .particles import Ground, Particles, start
 from .potential import BatchedPotential
 from .refiners import Refiner, named_refiner
@@ -148,7 +148,7 @@ class DriftRefineKernel(MCMCKernel):
                 saved = file.find({**numbers, **self._settings(potential, start_from)})
             if saved is not None:
                 ground = self._planned(saved_ground(saved, potential, self.num_steps, num_particles))
-                state = saved_state(saved, ground, make_record, self.refiner.padding(potential.dim), thin)
+                state = saved_state(saved, ground, make_record, self.refiner, thin)
             else:
                 if potential.dim > MAX_HESSIAN:  # worth recording from the first call on; small models' calls are cheap
                     potential = potential.using(expected_calls=SEARCH_CALLS)
@@ -216,6 +216,8 @@ class DriftRefineKernel(MCMCKernel):
         return torch.cat(parts)[: len(theta)]
 
     def _potential(self, args: tuple[Any, ...], kwargs: dict[str, Any], batch_size: int | None) -> BatchedPotential:
+        if args and isinstance(args[0], Iterator):
+            refuse_once(args[0])
         in_batches = batch_size is not None or any(isinstance(arg, DataLoader) for arg in args)
         if in_batches and kwargs:
             raise ValueError(

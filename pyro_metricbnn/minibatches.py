@@ -9,7 +9,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -131,6 +131,14 @@ def _rows_that_are_not_finite(tensors: tuple[Any, ...], size: int) -> tuple[Any,
     return tuple(leaf[rows.to(leaf.device)] if torch.is_tensor(leaf) else leaf for leaf in tensors)
 
 
+def refuse_once(batches: Iterator[Any]) -> NoReturn:
+    """Say what is wrong with a generator."""
+    raise ValueError(
+        f"the data are a {type(batches).__name__}, which can be gone through only once, and a walk needs many passes: "
+        "pass tensors, or a DataLoader."
+    )
+
+
 class Stream:
     """Batches without end, pass after pass, and the place in them.
 
@@ -145,10 +153,7 @@ class Stream:
                 f"batches must be a DataLoader, or a list of batches, got {type(batches).__name__}: it is gone through."
             )
         if isinstance(batches, Iterator):
-            raise ValueError(
-                f"batches is a {type(batches).__name__}, which can be gone through only once, and a walk needs many "
-                "passes: pass a DataLoader, or a list of the batches."
-            )
+            refuse_once(batches)
         self.batches = batches
         self.taken = 0  # of the present pass
         self._at_start: dict[str, Any] = {}

@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,6 +32,8 @@ TUNING_GAIN = 0.3  # of the way to the step that the last error asks for
 
 class Refiner(ABC):
     """Takes particles from one recorded point of the walk to the next."""
+
+    has_step_size: ClassVar[bool] = False  # whether particles carry one
 
     def padding(self, dim: int) -> int:
         """How many coordinates to add to a model of `dim`."""
@@ -164,6 +167,7 @@ class Steer(Refiner):
         4.0
     """
 
+    has_step_size: ClassVar[bool] = True
     effort: float = 1.0
     path: float | None = None
     warmup: float | None = None

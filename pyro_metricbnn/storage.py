@@ -2,8 +2,8 @@
 
 In: a tree of tensors and plain Python values.  Out: a file, and from it the tree again, checked.
 
-A file is torch's zip of tensors, read with `weights_only`: what is not a tensor, a number, a string or a container
-of them is refused, on the way in and on the way out.
+A file is torch's zip of tensors: what is not a tensor, a number, a string or a container of them is refused, on the way
+in and, by `archive`, on the way out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import glob
 import os
 import time
 import uuid
-import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
+from .archive import load_tree
 from .arguments import check_type
 
 FORMAT, VERSION = "pyro_metricbnn", 1
@@ -180,11 +180,7 @@ def read(path: FilePath, kind: str, device: torch.device | str | None = None) ->
         raise ValueError(f"{source} is a folder: name the file in it.")
     if not source.exists():
         raise FileNotFoundError(f"there is no file {source}: check the name and the working folder, {Path.cwd()}.")
-    _check_archive(source)
-    try:
-        document = torch.load(source, map_location=device, weights_only=True)
-    except Exception as error:  # of some twenty types, by where a file is wrong
-        raise ValueError(_refusal(source, error)) from error
+    document = load_tree(source, device)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ValueError(f"{source} is not a file of {FORMAT}: it was written by another program.")
     if type(document.get("version")) is not int or document["version"] > VERSION:
@@ -197,30 +193,3 @@ def read(path: FilePath, kind: str, device: torch.device | str | None = None) ->
     if found != kind:
         raise ValueError(f"{source} is no {kind}, but {KINDS.get(found, repr(found)[:80])}.")
     return content.part("content")
-
-
-def _check_archive(source: Path) -> None:
-    """Refuse what is not a whole zip archive: torch does not look at the check sums."""
-    try:
-        with zipfile.ZipFile(source) as archive:
-            if sum(entry.file_size for entry in archive.infolist()) > source.stat().st_size:
-                raise zipfile.BadZipFile("it would unpack to more than it is")
-            damaged = archive.testzip()
-        if damaged:
-            raise zipfile.BadZipFile(f"the check sum of {damaged} is wrong")
-    except PermissionError:
-        raise
-    except Exception as error:  # zipfile raises what it trips over
-        raise ValueError(
-            f"{source} is truncated or damaged, or no file of {FORMAT} ({error}): copy or write it again."
-        ) from error
-
-
-def _refusal(source: Path, error: Exception) -> str:
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    if "is_available() is False" in str(error):
-        return f"{source} has tensors of a device that is not here ({first}): pass device='cpu' to load it there."
-    return (
-        f"{source} has more than tensors and plain values, or is no file of {FORMAT}, and was not run: {first} "
-        "Do not open it in another way unless you trust who wrote it."
-    )
