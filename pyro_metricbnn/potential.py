@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .graphs import BatchedFunction, Execution, Mode
 from .handlers import LastSite, Unvalidated
+from .memory import is_out_of_memory
 from .sites import Model, Sites, find_sites, has_density
 from .storage import Content
 
@@ -221,6 +222,8 @@ def _inspect(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
             f"({str(error).strip() or 'an improper one?'}): the walk needs both. Give the site a wide, proper one."
         ) from error
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
         shapes = [tuple(arg.shape) for arg in (*args, *kwargs.values()) if torch.is_tensor(arg)]
         first = str(error).splitlines()[0]
         raise ValueError(f"the model does not run on arguments of shapes {shapes}: {first}.") from error
