@@ -78,8 +78,8 @@ def with_less_at_once(
 
 
 def _given_up(size: int, counted: str) -> NotEnoughMemory:
-    fewer = f"Pass chunk_size={size // 2} or less" if size > 1 else "Fewer cannot be"
+    fewer = f"Pass {size // 2} or less" if size > 1 else "Fewer cannot be: take less data (batch_size=)"
     return NotEnoughMemory(
-        f"out of memory with chunk_size={size}, which counts {counted} at once. {fewer}; take less data at once "
-        "(batch_size=), or free memory that other programs hold."
+        f"out of memory with chunk_size={size}, which counts {counted} at once. {fewer}, or free memory that other "
+        "programs hold."
     )

@@ -73,6 +73,8 @@ def find_layout(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
         with torch.no_grad():
             trace = poutine.trace(model).get_trace(*args, **kwargs)
     except (TypeError, RuntimeError, ValueError) as error:
+        if is_out_of_memory(error):
+            raise
         given = f"{len(args)} arguments and {sorted(kwargs)}" if args or kwargs else "no arguments"
         raise ValueError(
             f"the model does not run on what it was given ({given}): {first_line(error)}. Pass what it was "

@@ -23,6 +23,7 @@ from .arguments import WrongTypeError, check_device, check_model, check_number, 
 from .bayesianize import BayesianNetwork
 from .graphs import BatchedFunction, Execution, Mode
 from .handlers import LastSite, Unvalidated
+from .memory import is_out_of_memory
 from .sites import Model, Sites, changing, find_sites, has_density
 from .storage import Content
 
@@ -254,6 +255,8 @@ def _inspect(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
             raise ValueError(said) from error
         raise
     except (RuntimeError, TypeError) as error:
+        if is_out_of_memory(error):
+            raise
         kind = WrongTypeError if isinstance(error, TypeError) else ValueError
         raise kind(
             f"the model does not run on its arguments ({described(args, kwargs)}): {first_line(error)}. Pass what it "

@@ -43,6 +43,7 @@ MOMENTS = (1, 3, 4, 6)  # steps, after which a process has a few milliseconds le
 INTERRUPTIONS = (1, 4, 5, 6)
 WRITES = ("half written", "before the sync", "before the rename", "after the rename")
 EPOCHS = (1, 7, 25)
+DELAYS = random.Random(0)
 
 
 def network(net: nn.Module | None = None) -> Any:
@@ -100,7 +101,7 @@ def kill_in_writing(place: str) -> None:
         kill_me()
 
     if place == "half written":
-        torch.save = half  # type: ignore[assignment]
+        torch.save = half
     elif place == "before the sync":
         os.fsync = kill_me  # type: ignore[assignment]
     else:
@@ -129,7 +130,7 @@ def saying_steps(to: int) -> None:
         os.write(to, b".")
         advance(*args)
 
-    walk._advance = said
+    walk._advance = said  # type: ignore[assignment]
 
 
 def in_a_process(work: Callable[[int], object], meddle: Callable[[int, int], None] | None = None) -> int:
@@ -160,7 +161,7 @@ def after_steps(number: int, with_signal: int) -> Callable[[int, int], None]:
     def meddle(process: int, end: int) -> None:
         for _ in range(number):
             os.read(end, 1)
-        time.sleep(random.uniform(0, 0.01))
+        time.sleep(DELAYS.uniform(0, 0.01))
         os.kill(process, with_signal)
 
     return meddle
@@ -278,7 +279,6 @@ def interrupt_walks(root: Path) -> None:
 
 def main(folder: str, *names: str) -> None:
     torch.set_num_threads(1)
-    random.seed(0)
     walked("full")  # what is imported late, is now
     for name in names:
         globals()[name](Path(folder))

@@ -182,13 +182,18 @@ def test_in_a_run_that_searches_it_goes_through(tmp_path: Path, monkeypatch: pyt
     assert list(tmp_path.iterdir()) == []
 
 
+def saved(metric: MetricBNN, path: Path) -> MetricBNN:
+    metric.save(path)
+    return MetricBNN.load(path, network())
+
+
 USES: dict[str, Callable[[MetricBNN, Path], Any]] = {
     "draw": lambda metric, _: metric.draw(5),
     "refined draws": lambda metric, _: metric.draw(5, num_refinements=2),
     "predict": lambda metric, _: metric.predict(X, num_samples=5).std,
     "guide": lambda metric, _: metric.guide.median(),
     "density": lambda metric, _: metric.posterior.log_prob(metric.trajectories.thetas[:, -1]),
-    "save": lambda metric, path: (metric.save(path), MetricBNN.load(path, network()).draw(5)),
+    "save": lambda metric, path: saved(metric, path).draw(5),
     "arviz": lambda metric, _: metric.to_arviz(),
     "diagnostics": lambda metric, _: metric.diagnostics(),
     "summary": lambda metric, _: metric.summary(),

@@ -1,6 +1,9 @@
 """Claims about memory that runs out: half as much at a time is tried, once, and said; the results are the same."""
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyro
@@ -14,6 +17,7 @@ from pyro_metricbnn.memory import NotEnoughMemory, is_out_of_memory, with_less_a
 from pyro_metricbnn.minibatches import Minibatches, MinibatchPotential
 from pyro_metricbnn.pointwise import Pointwise, find_layout
 
+ROOT = Path(__file__).parent.parent
 X = torch.linspace(-2, 2, 40)[:, None]
 Y = torch.sin(2 * X)
 WORDS = {
@@ -95,7 +99,10 @@ def test_half_is_tried_once_from_the_same_random_state_and_said() -> None:
 
 def test_a_second_failure_says_which_size_was_tried_and_what_to_do() -> None:
     tried: list[int] = []
-    with pytest.warns(UserWarning, match="short"), pytest.raises(NotEnoughMemory, match=r"chunk_size=5.*=2 or less"):
+    with (
+        pytest.warns(UserWarning, match="short"),
+        pytest.raises(NotEnoughMemory, match=r"chunk_size=5.*Pass 2 or less"),
+    ):
         with_less_at_once(failing_above(4, tried), 9, "rows", "predict")
     assert tried == [9, 5]
 
@@ -147,7 +154,7 @@ def test_the_next_gradient_does_not_fail_first() -> None:
 
 def test_a_gradient_whose_half_does_not_fit_either_says_so() -> None:
     with Memory(HALF // 2), pytest.warns(UserWarning, match="short"):  # noqa: SIM117
-        with pytest.raises(MemoryError, match=r"chunk_size=5, which counts particles.*chunk_size=2 or less"):
+        with pytest.raises(MemoryError, match=r"chunk_size=5, which counts particles.*Pass 2 or less"):
             potential("vmap").grad(THETA)
 
 
@@ -231,8 +238,39 @@ def test_predictions_that_do_not_fit_are_those_of_half_the_rows() -> None:
 
 def test_predictions_whose_half_does_not_fit_either_say_so() -> None:
     with Memory(30 * 10 * 8), pytest.warns(UserWarning, match="short"):  # noqa: SIM117
-        with pytest.raises(MemoryError, match=r"chunk_size=20, which counts rows of x.*chunk_size=10 or less"):
+        with pytest.raises(MemoryError, match=r"chunk_size=20, which counts rows of x.*Pass 10 or less"):
             predict(network(), weights(30), X)
+
+
+LIMITED = """
+import resource, torch, warnings
+from torch import nn
+from pyro_metricbnn import Gaussian, bayesianize, predict
+
+torch.set_num_threads(1)
+model = bayesianize(nn.Sequential(nn.Linear(1, 1000), nn.Tanh(), nn.Linear(1000, 1)), Gaussian(0.3))
+weights = {name: torch.randn(300, *value.shape) for name, value in model.trained_params.items()}
+x = torch.linspace(-2, 2, 200)[:, None]
+expected = predict(model, weights, x, chunk_size=100).f
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 360 * 2**20, resource.RLIM_INFINITY))  # a hidden layer has 240
+with warnings.catch_warnings(record=True) as said:
+    found = predict(model, weights, x).f
+print(torch.equal(found, expected), said[0].message)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits memory as Linux does")
+def test_predictions_go_on_when_the_system_gives_no_more_memory() -> None:
+    command = [sys.executable, "-W", "always", "-c", LIMITED]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert said.startswith("True memory was short with 200 rows of x at once")
+
+
+def test_a_model_that_does_not_fit_at_all_is_not_said_to_have_wrong_arguments() -> None:
+    with Memory(100), pytest.raises(torch.OutOfMemoryError):
+        BatchedPotential(network(), X, Y)
 
 
 def pointwise(chunk_size: int | None = None) -> Pointwise:
