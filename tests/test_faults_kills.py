@@ -109,4 +109,4 @@ def test_the_claim_of_a_killed_process_holds_nobody_up(root: Path) -> None:
 def test_the_kills_were_in_training() -> None:
     pyro.set_rng_seed(0)
     metric = fitted("full")
-    assert len(metric.latent_map.losses) > max(EPOCHS)  # type: ignore[attr-defined]
+    assert len(metric.latent_map.losses) > max(EPOCHS)

@@ -26,12 +26,10 @@ def network(seed: int = 0) -> nn.Sequential:
 
 def permuted(net: nn.Sequential, order: Tensor) -> nn.Sequential:
     """The same function: the first layer's units in another order."""
+    weights = net.state_dict()
+    moved = {name: weights[name][order] for name in ("0.weight", "0.bias")}
     other = network()
-    other.load_state_dict(net.state_dict())
-    with torch.no_grad():
-        other[0].weight.copy_(net[0].weight[order])
-        other[0].bias.copy_(net[0].bias[order])
-        other[2].weight.copy_(net[2].weight[:, order])
+    other.load_state_dict({**weights, **moved, "2.weight": weights["2.weight"][:, order]})
     return other
 
 
