@@ -101,9 +101,9 @@ def kill_in_writing(place: str) -> None:
         kill_me()
 
     if place == "half written":
-        torch.save = half
+        torch.save = half  # type: ignore[assignment]
     elif place == "before the sync":
-        os.fsync = kill_me  # type: ignore[assignment]
+        os.fsync = kill_me
     else:
         os.replace = kill_me if place == "before the rename" else after  # type: ignore[assignment]
 
