@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 COMMANDS = (
-    *("uci", "regression", "snelson", "banana", "complexity", "sensitivity", "pca", "fidelity"),
+    *("uci", "regression", "snelson", "banana", "complexity", "sensitivity", "pca", "fidelity", "bias"),
     *("latent", "throughput", "load", "cold_start", "effort", "reference", "pyro_models"),
 )
 

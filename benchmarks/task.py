@@ -56,6 +56,12 @@ class Task:
         """So many steps, draws or members of the full number as the share of the work asks for."""
         return max(least, round(full * self.share))
 
+    @property
+    def noise_variance(self) -> float:
+        """Of the observations, 1 for classes: energies are that much steeper, so rates of descent take it as unit."""
+        scale = getattr(self.likelihood, "scale", 1.0)
+        return float(scale) ** 2
+
     @cached_property
     def model(self) -> BayesianNetwork:
         """The network as a Pyro model."""

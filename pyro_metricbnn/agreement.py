@@ -15,7 +15,7 @@ import torch
 from pyro.ops.stats import quantile
 from torch import Tensor
 
-from .calibration import class_probs
+from .calibration import check_prediction, class_probs
 from .likelihoods import Bernoulli, Categorical
 from .predictive import Prediction
 
@@ -85,6 +85,8 @@ def agreement(prediction: Prediction, reference: Prediction) -> ClassAgreement |
         >>> agreement(ours, nuts).relative_to(nuts, again).wasserstein > 0
         True
     """
+    check_prediction("prediction", prediction)
+    check_prediction("reference", reference)
     kinds = [type(one.likelihood) for one in (prediction, reference)]
     if kinds[0] is not kinds[1]:
         raise ValueError(

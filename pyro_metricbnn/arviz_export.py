@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .arguments import check_count, check_mapping, check_model
 from .bayesianize import BayesianNetwork
 from .pointwise import TAKEN, Draws, Layout, Pointwise, Shape, find_layout
 from .posterior_draws import PosteriorDraws, check_source, own_arguments, read_draws
@@ -106,21 +107,27 @@ def to_arviz(
         >>> data["log_likelihood"]["obs"].dims
         ('chain', 'draw', 'data')
     """
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"chunk_size must be at least 1, got {chunk_size}: it counts draws.")
-    if prior is True or prior < 0:
-        raise ValueError(f"prior counts draws from the prior, got {prior}: pass a number such as 500, or 0 for none.")
+    check_model(model)
+    if chunk_size is not None:
+        check_count("chunk_size", chunk_size, "it counts draws.")
+    if num_samples is not None:
+        check_count("num_samples", num_samples, "it counts draws.")
+    check_count("prior", prior, "prior counts draws from the prior: pass a number such as 500, or 0 for none.", least=0)
+    if coords is not None:
+        check_mapping("coords", coords, "labels")
     check_source(source, model)
     if not args and not kwargs:
         args, kwargs = own_arguments(source)
     layout = find_layout(model, args, kwargs)
+    constants = _constants(model, args, kwargs, layout)
+    _check_coords(coords or {}, _axes(layout, constants))
     draws = read_draws(source, layout, num_samples, (args, kwargs))
     pointwise = Pointwise(model, args, kwargs, layout, chunk_size)
     groups = _posterior_groups(pointwise, draws, log_likelihood, posterior_predictive)
     if prior:
         groups.update(_prior_groups(pointwise, prior))
     groups["observed_data"] = {name: (layout.observed[name].dims, value) for name, value in layout.values.items()}
-    groups["constant_data"] = _constants(model, args, kwargs, layout)
+    groups["constant_data"] = constants
     return _assembled({name: group for name, group in groups.items() if group}, draws, coords or {})
 
 
@@ -180,7 +187,6 @@ def _assembled(groups: dict[str, Group], draws: PosteriorDraws, coords: Coords) 
     import xarray
 
     lengths = {title: _lengths(group) for title, group in groups.items()}
-    _check_coords(coords, {dim: n for of in lengths.values() for dim, n in of.items() if dim not in TAKEN})
     attributes = {"created_at": datetime.now(UTC).isoformat(), "inference_library": draws.library}
     datasets = {}
     for title, group in groups.items():
@@ -196,6 +202,13 @@ def _assembled(groups: dict[str, Group], draws: PosteriorDraws, coords: Coords) 
 
 def _lengths(group: Group) -> dict[str, int]:
     return {dim: n for dims, value in group.values() for dim, n in zip(dims, value.shape, strict=True)}
+
+
+def _axes(layout: Layout, constants: Group) -> dict[str, int]:
+    """All axes but those of the draws, with their lengths."""
+    shapes = [*layout.latent.values(), *layout.deterministic.values(), *layout.observed.values()]
+    axes = {dim: n for shape in shapes for dim, n in zip(shape.dims, shape.size, strict=True)}
+    return {dim: n for dim, n in {**axes, **_lengths(constants)}.items() if dim not in TAKEN}
 
 
 def _check_coords(coords: Coords, lengths: Mapping[str, int]) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from .arguments import check_count, check_number
 from .latent_map import LatentMap, start_of, usable
 from .storage import Content
 from .trajectories import Trajectories
@@ -73,8 +74,13 @@ class AutoencoderMap(LatentMap):
         in_span: bool = True,
         stop_early: bool = True,
     ) -> None:
-        if latent_dim < 1:
-            raise ValueError(f"latent_dim must be at least 1, got {latent_dim}.")
+        check_count("latent_dim", latent_dim, "it is the dimension of the latent space; the paper takes 32.")
+        for name, count in (("num_hidden", num_hidden), ("num_epochs", num_epochs), ("batch_size", batch_size)):
+            check_count(name, count, "the default is the paper's.")
+        check_number("lr", lr, "it is Adam's rate.")
+        weights = {"lambda_plus": lambda_plus, "lambda_minus": lambda_minus, "lambda_segment": lambda_segment}
+        for name, weight in weights.items():
+            check_number(name, weight, "it weighs a part of the loss; 0 leaves it out.", or_zero=True)
         self.latent_dim, self.num_hidden = latent_dim, num_hidden
         self.lambda_plus, self.lambda_minus, self.lambda_segment = lambda_plus, lambda_minus, lambda_segment
         self.num_epochs, self.batch_size, self.lr = num_epochs, batch_size, lr

@@ -14,7 +14,9 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.parameter import is_lazy
 
+from .arguments import WrongTypeError
 from .likelihoods import Likelihood
 
 Prior = float | Mapping[str, float] | Callable[[str, torch.Size], Any]
@@ -97,13 +99,26 @@ def bayesianize(
         torch.Size([5, 3])
     """
     if not isinstance(net, nn.Module):
-        raise ValueError(f"net must be an nn.Module, got {type(net).__name__}: its parameters become the sites.")
+        raise WrongTypeError(f"net must be an nn.Module, got {type(net).__name__}: its parameters become the sites.")
+    _check_values(net)
     if not isinstance(likelihood, Likelihood):
-        raise ValueError(
+        raise WrongTypeError(
             f"likelihood must say what the output means, got {likelihood!r}. "
             "Pass Gaussian(scale), HeteroscedasticGaussian(), Categorical(), Bernoulli() or Poisson()."
         )
     return BayesianNetwork(net, likelihood, prior_scale, where)
+
+
+def _check_values(net: nn.Module) -> None:
+    """Refuse parameters without values, before a copy is made of them."""
+    for name, value in net.named_parameters():
+        if is_lazy(value):
+            raise ValueError(f"the parameter {name!r} has no shape yet: call the network once on its inputs first.")
+        if value.device.type == "meta":
+            raise ValueError(
+                f"the parameter {name!r} is on the meta device, where tensors have no values: load the trained weights "
+                "to a real device first."
+            )
 
 
 def _choose(net: nn.Module, where: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -113,8 +128,10 @@ def _choose(net: nn.Module, where: str | Sequence[str] | None) -> tuple[str, ...
         raise ValueError(f"{type(net).__name__} has no parameters: there is nothing to be uncertain about.")
     if where is not None:
         prefixes = [where] if isinstance(where, str) else where
-        if not isinstance(prefixes, Sequence) or not prefixes:
-            raise ValueError(f"where must be a prefix of parameter names or several, got {where!r}; None takes all.")
+        if not isinstance(prefixes, Sequence) or not prefixes or not all(isinstance(p, str) for p in prefixes):
+            raise WrongTypeError(
+                f"where must be a prefix of parameter names or several, got {where!r}; None takes all."
+            )
         tied = {n: first for n, first in _first_names(net).items() if n not in names}
         chosen = {tied.get(name, name) for prefix in prefixes for name in _matching([*names, *tied], prefix)}
         names = [name for name in names if name in chosen]
@@ -159,6 +176,8 @@ def _priors(prior_scale: Prior, parameters: Mapping[str, Tensor]) -> dict[str, A
         priors = {name: prior_scale(name, value.shape) for name, value in parameters.items()}
         return {name: _fill(prior, parameters[name].shape, name) for name, prior in priors.items()}
     if isinstance(prior_scale, Mapping):
+        if not all(isinstance(prefix, str) for prefix in prior_scale):
+            raise WrongTypeError(f"prior_scale must have prefixes of parameter names as keys, got {list(prior_scale)}.")
         scales: dict[str, Any] = dict.fromkeys(parameters)
         for prefix in sorted(prior_scale, key=len):  # the longest prefix has the last word
             for name in _matching(list(parameters), prefix):

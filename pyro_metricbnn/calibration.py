@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from pyro.ops.stats import crps_empirical, quantile
 from torch import Tensor
 
+from .arguments import WrongTypeError, check_count, check_type
 from .likelihoods import Bernoulli, Categorical
 from .predictive import Prediction
 
@@ -96,8 +98,10 @@ def calibration(
         >>> len(figures.coverage)
         4
     """
-    if num_bins < 1:
-        raise ValueError(f"num_bins must be at least 1, got {num_bins}; 15 is usual.")
+    check_prediction("prediction", prediction)
+    check_count("num_bins", num_bins, "15 is usual.")
+    if isinstance(levels, str) or not isinstance(levels, Sequence):
+        raise WrongTypeError(f"levels must be a list of probabilities, got {levels!r}: pass for example [0.5, 0.9].")
     if not levels or not all(0 < level < 1 for level in levels):
         raise ValueError(f"levels must be between 0 and 1, got {tuple(levels)}: they are parts of the probability.")
     y = prediction.likelihood.targets(prediction.f[0], y)
@@ -108,6 +112,11 @@ def calibration(
     if isinstance(prediction.likelihood, (Categorical, Bernoulli)):
         return _of_classes(prediction, y, num_bins)
     return _of_numbers(prediction, y, tuple(levels))
+
+
+def check_prediction(name: str, value: Any) -> None:
+    """Refuse what is not a prediction."""
+    check_type(name, value, Prediction, "a Prediction, as predict or metric.predict give it")
 
 
 def class_probs(prediction: Prediction) -> Tensor:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .arguments import WrongTypeError, check_tensor
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -34,7 +36,7 @@ def axes_for(ax: Axes | None, width: float = 6.0, height: float = 4.0) -> Axes:
     if ax is None:
         return plt.subplots(figsize=(width, height), layout="constrained")[1]
     if not hasattr(ax, "fill_between"):
-        raise ValueError(
+        raise WrongTypeError(
             f"ax must be a matplotlib axes, got {type(ax).__name__}: pass one of plt.subplots()[1], or None."
         )
     return ax
@@ -80,7 +82,11 @@ def own_numbers(device: torch.device) -> AbstractContextManager[None]:
 
 def column(values: Any, name: str) -> Tensor:
     """(n,) from (n,) or (n, 1)."""
-    flat = values if torch.is_tensor(values) else torch.as_tensor(values, device="cpu")
+    try:
+        flat = values if torch.is_tensor(values) else torch.as_tensor(values, device="cpu")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise WrongTypeError(f"{name} is {str(values)[:60]!r}, which is no tensor of numbers: pass one.") from error
+    check_tensor(name, flat)
     if flat.dim() == 2 and flat.shape[1] == 1:
         flat = flat.squeeze(1)
     if flat.dim() != 1:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
+from .arguments import check_number
+from .claim import claimed
 from .particles import MEASURED, Ground, Particles
 from .potential import BatchedPotential
 from .randomness import random_state, set_random_state
@@ -26,6 +30,7 @@ from .storage import Content, FilePath, read, writable, write
 from .trajectories import Recorder
 
 NewRecord = Callable[[Ground, Tensor], Recorder]  # from the ground and the energies (N,) at the MAP
+MOST_STEPS = 1e7  # between two recorded points: more than any walk takes
 SAME_ENERGY = 1e-4  # in parts of it: the rounding of another machine is less, another prior or noise far more
 
 
@@ -40,6 +45,21 @@ class WalkState:
     resumed: bool = False
 
 
+@dataclass(frozen=True)
+class Moment:
+    """What a step uses up, as it was before it: a walk that is interrupted in a step goes on from there."""
+
+    step: int
+    random: dict[str, Any]
+    place: dict[str, Any]  # in the data
+    batch: BatchedPotential  # on the batch that was the last then
+
+    @classmethod
+    def before(cls, step: int, potential: BatchedPotential) -> Moment:
+        """Now."""
+        return cls(step, random_state(), potential.state(), potential.fixed())
+
+
 class Checkpoint:
     """The file of one walk.
 
@@ -49,11 +69,22 @@ class Checkpoint:
     """
 
     def __init__(self, path: FilePath, every: float) -> None:
-        if not every >= 0:
-            raise ValueError(f"checkpoint_every must not be negative, got {every}: it counts seconds; 0 is each step.")
+        check_number("checkpoint_every", every, "it counts seconds; 0 is each step.", or_zero=True, or_inf=True)
         self.path, self.every = writable(path), every
         self.settings: dict[str, Any] = {}
         self._written, self._step = -math.inf, -1  # when, and at which step
+        self._moment: Moment | None = None
+
+    @classmethod
+    @contextmanager
+    def opened(cls, path: FilePath | None, every: float) -> Iterator[Checkpoint | None]:
+        """The checkpoint at a path, for this process alone while it is open; None without a path."""
+        if path is None:
+            yield None
+            return
+        checkpoint = cls(path, every)
+        with claimed(checkpoint.path):
+            yield checkpoint
 
     def find(self, settings: Mapping[str, Any]) -> Content | None:
         """What is in the file, if it is of a walk with these settings; None without a file."""
@@ -73,27 +104,39 @@ class Checkpoint:
         return content
 
     def write(self, ground: Ground, state: WalkState, *, now: bool = False) -> None:
-        """Write the state if it is time to, or `now`, unless that is what the file has."""
+        """To be called before each step: writes the state if it is time to, or `now`, unless the file has it.
+
+        A write that fails is said, and tried again at the next turn: a full disk does not cost the walk.
+        """
+        if self._moment is None or self._moment.step != state.step:
+            self._moment = Moment.before(state.step, ground.potential)
         early = not now and time.monotonic() - self._written < self.every
         if early or state.step == self._step:
             return
-        content = {
-            "settings": self.settings,
-            "ground": {
-                "theta_star": ground.theta_star,
-                "scale": ground.scale,
-                **{name: vars(ground)[name] for name in MEASURED if name in vars(ground)},
-            },
-            "energy": energy_at_the_map(ground),
-            "particles": vars(state.particles),
-            "alive": state.alive,
-            "step": state.step,
-            "record": state.record.state(),
-            "potential": ground.potential.state(),
-            "random": random_state(),
-        }
-        write(self.path, "checkpoint", content)
-        self._written, self._step = time.monotonic(), state.step
+        try:
+            write(self.path, "checkpoint", {"settings": self.settings, **_content(ground, state, self._moment)})
+            self._step = state.step
+        except (OSError, RuntimeError, MemoryError) as error:
+            then = "This was the last try" if now else "The walk goes on, and it will be tried again"
+            warnings.warn(f"the state of the walk is only in memory: {error}. {then}.", stacklevel=4)
+        self._written = time.monotonic()
+
+
+def _content(ground: Ground, state: WalkState, moment: Moment) -> dict[str, Any]:
+    return {
+        "ground": {
+            "theta_star": ground.theta_star,
+            "scale": ground.scale,
+            **{name: vars(ground)[name] for name in MEASURED if name in vars(ground)},
+        },
+        "energy": energy_at_the_map(ground.theta_star, moment.batch),
+        "particles": vars(state.particles),
+        "alive": state.alive,
+        "step": state.step,
+        "record": state.record.state(),
+        "potential": moment.place,
+        "random": moment.random,
+    }
 
 
 def described(
@@ -133,9 +176,9 @@ def _said(setting: Any) -> str:
     return text if len(text) <= 60 else text[:60] + "…"
 
 
-def energy_at_the_map(ground: Ground) -> float:
-    """U at theta_star, on the present batch: a model with another prior, noise or fixed weights has another."""
-    return float(ground.potential.fixed().value(ground.theta_star[None]))
+def energy_at_the_map(theta_star: Tensor, batch: BatchedPotential) -> float:
+    """U at theta_star, on one batch: a model with another prior, noise or fixed weights has another."""
+    return float(batch.value(theta_star[None]))
 
 
 # ------------------------------------------------------------------------------------------ go on
@@ -154,12 +197,12 @@ def saved_ground(content: Content, potential: BatchedPotential, num_steps: int, 
     return ground
 
 
-def saved_state(content: Content, ground: Ground, make_record: NewRecord, padding: int, thin: int) -> WalkState:
+def saved_state(content: Content, ground: Ground, make_record: NewRecord, refiner: Refiner, thin: int) -> WalkState:
     """Where the walk was; the minibatches and all generators are set to go on from there."""
     step = content.value("step", int)
     if not 0 <= step <= ground.num_steps:
         raise content.wrong("step", f"from 0 to {ground.num_steps}")
-    particles = _saved_particles(content.part("particles"), ground, padding)
+    particles = _saved_particles(content.part("particles"), ground, refiner)
     alive = content.tensor("alive", ground.num_particles, dtype=torch.bool).to(ground.scale.device)
     record = make_record(ground, particles.energy)
     record.restore(content.part("record"), step // thin)
@@ -170,7 +213,7 @@ def saved_state(content: Content, ground: Ground, make_record: NewRecord, paddin
 
 
 def _check_energy(content: Content, ground: Ground) -> None:
-    was, now = content.value("energy", float), energy_at_the_map(ground)
+    was, now = content.value("energy", float), energy_at_the_map(ground.theta_star, ground.potential.fixed())
     if math.isclose(was, now, rel_tol=SAME_ENERGY, abs_tol=1e-2):
         return
     loaders = (
@@ -184,9 +227,13 @@ def _check_energy(content: Content, ground: Ground) -> None:
     )
 
 
-def _saved_particles(part: Content, ground: Ground, padding: int) -> Particles:
+def _saved_particles(part: Content, ground: Ground, refiner: Refiner) -> Particles:
     num, dim = ground.num_particles, len(ground.scale)
+    padding = refiner.padding(dim)
     drift = (num, dim + padding)
     shapes = {"theta": (num, dim), "drift": drift, "energy": (num,), "grad": (num, dim), "padding": (num, padding)}
     tensors = {name: part.tensor(name, *shape).to(ground.scale.device) for name, shape in shapes.items()}
-    return Particles(**tensors, step_size=part.value("step_size", float))
+    step_size = part.value("step_size", float)
+    if refiner.has_step_size and not 0 < refiner.reach(ground) < MOST_STEPS * step_size < math.inf:
+        raise part.wrong("step_size", "a length that a walk can go by")
+    return Particles(**tensors, step_size=step_size)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from .arguments import check_count, check_mapping, check_model, check_type
 from .columns import Score
 from .contenders import check_sites, draw, named
 from .evidence import gather
@@ -141,9 +142,11 @@ def compare(
         (2, 3)
         >>> result.save_report(folder / "report.html")
     """
-    if num_samples < 2:
-        raise ValueError(f"num_samples must be at least 2, got {num_samples}: a posterior has a spread. Take 1000.")
+    check_model(model)
+    check_count("num_samples", num_samples, "a posterior has a spread. Take 1000.", least=2)
     sources = named(posteriors, model)
+    if seconds is not None:
+        check_mapping("seconds", seconds, "what each posterior took")
     seconds = dict(seconds or {})
     _check_names(sources, reference, seconds)
     if pictures:
@@ -169,6 +172,7 @@ def _check_names(sources: Mapping[str, Any], reference: str | None, seconds: Map
     for name, value in seconds.items():
         if name not in sources:
             raise ValueError(f"seconds has {name!r}, which is none of the posteriors: they are {has}.")
+        check_type(f"the seconds of {name!r}", value, (int, float), "a number")
         if not 0 <= value < math.inf:
             raise ValueError(f"the seconds of {name!r} must be a finite number that is not negative, got {value}.")
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from pyro.infer import MCMC
 
+from .arguments import WrongTypeError
 from .canvas import own_numbers
 from .inference import MetricBNN
 from .mixing import MIN_DRAWS
@@ -60,7 +61,7 @@ def named(posteriors: Mapping[str, Any] | Sequence[Any], model: Model) -> dict[s
         ValueError: There is none, a name is no text, or one of them has no draws.
     """
     if not isinstance(posteriors, (Mapping, list, tuple)):
-        raise ValueError(
+        raise WrongTypeError(
             f"posteriors must be a dict of them by name, or a list, got {type(posteriors).__name__}: pass for example "
             '{"MetricBNN": metric, "NUTS": mcmc}.'
         )

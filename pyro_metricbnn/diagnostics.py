@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from .arguments import WrongTypeError
 from .bayesianize import BayesianNetwork
 from .curvature import MAX_HESSIAN
 from .latent_map import LatentMap
@@ -40,7 +41,9 @@ class Run(Protocol):
     def trajectories(self) -> Trajectories:
         """The record of the walk."""
 
-    latent_map: LatentMap
+    @property
+    def latent_map(self) -> LatentMap:
+        """The fitted latent space."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +147,10 @@ def health(run: Run | Trajectories) -> Health:
         4 particles, 10 steps, 3 coordinates
         energy: MAP ...
     """
+    if not isinstance(run, Trajectories) and not hasattr(type(run), "trajectories"):
+        raise WrongTypeError(
+            f"run must be a MetricBNN that has run, or the Trajectories of a walk, got {type(run).__name__}."
+        )
     if isinstance(run, Trajectories):
         walk, latent_map, is_network = run, None, False
     else:

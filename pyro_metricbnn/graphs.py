@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx
 from torch.func import vmap
 
+from .arguments import check_count
+from .memory import is_out_of_memory, with_less_at_once
 from .turns import in_turn
 
 Mode = Literal["auto", "vmap", "trace", "compile", "loop"]
@@ -44,7 +47,8 @@ class Execution:
     Args:
         mode: One of the ways above, or "auto".
         expected_calls: How often it will be called; "auto" weighs it against tracing and compiling.
-        chunk_size: At most this many particles at once, for when memory is short.
+        chunk_size: At most this many particles at once, for when memory is short. Where it turns out to be, half as
+            many are tried, and said.
     """
 
     mode: Mode = "auto"
@@ -54,8 +58,10 @@ class Execution:
     def __post_init__(self) -> None:
         if self.mode not in ("auto", "vmap", "trace", "compile", "loop"):
             raise ValueError(f"mode must be 'auto', 'vmap', 'trace', 'compile' or 'loop', got {self.mode!r}.")
-        if self.chunk_size is not None and self.chunk_size < 1:
-            raise ValueError(f"chunk_size must be at least 1, got {self.chunk_size}: it counts particles.")
+        if self.chunk_size is not None:
+            check_count("chunk_size", self.chunk_size, "it counts particles.")
+        if self.expected_calls is not None:
+            check_count("expected_calls", self.expected_calls, "it is how often the function will be called.", least=0)
 
 
 class BatchedFunction:
@@ -88,8 +94,21 @@ class BatchedFunction:
         self._called_before = set(keys)
 
     def __call__(self, theta: Tensor, *data: Tensor) -> Outputs:
-        size = self.execution.chunk_size
-        if size is None or size >= len(theta):
+        return self._with_less(partial(self._in_chunks, theta, data), theta)
+
+    def _with_less(self, run: Callable[[int], Outputs], theta: Tensor) -> Outputs:
+        """run(chunk_size), or with half of it where memory is short, from then on."""
+        planned = min(self.execution.chunk_size or len(theta), len(theta))
+
+        def at_most(size: int) -> Outputs:
+            if size < planned:
+                self.execution = replace(self.execution, chunk_size=size)
+            return run(size)
+
+        return with_less_at_once(at_most, planned, "particles", "DriftRefineKernel")
+
+    def _in_chunks(self, theta: Tensor, data: tuple[Tensor, ...], size: int) -> Outputs:
+        if size >= len(theta):
             return self._run(theta, data)
         chunks = [self._run(_pad(chunk, size), data) for chunk in theta.split(size)]
         return tuple(torch.cat(parts)[: len(theta)] for parts in zip(*chunks, strict=True))
@@ -105,8 +124,8 @@ class BatchedFunction:
         def step_by_step(theta: Tensor, *inputs: Any) -> Outputs:
             return outer(lambda points: self(points, *data), theta, *inputs)
 
-        def run(theta: Tensor, *inputs: Any) -> Outputs:
-            ready = self._prepare(theta, data) if self._fits(theta) else None
+        def in_one(theta: Tensor, inputs: tuple[Any, ...], size: int) -> Outputs:
+            ready = self._prepare(theta, data) if size >= len(theta) else None
             if not isinstance(ready, Compilable):
                 return step_by_step(theta, *inputs)
             tensors = [torch.full_like(theta[0, 0], x) if isinstance(x, float) else x for x in inputs]
@@ -119,10 +138,7 @@ class BatchedFunction:
             with torch.no_grad(), in_turn():
                 return whole[theta.shape](theta, *tensors)
 
-        return run
-
-    def _fits(self, theta: Tensor) -> bool:
-        return self.execution.chunk_size is None or len(theta) <= self.execution.chunk_size
+        return lambda theta, *inputs: self._with_less(partial(in_one, theta, inputs), theta)
 
     def _run(self, theta: Tensor, data: tuple[Tensor, ...]) -> Outputs:
         ready = self._prepare(theta, data)
@@ -155,7 +171,9 @@ class BatchedFunction:
             return self._one_by_one(theta, data)
         try:
             graph = self._recorded(theta, data)
-        except RuntimeError:  # it reads numbers out of its data; where it branches on theta, vmap says so
+        except RuntimeError as error:  # it reads numbers out of its data; where it branches on theta, vmap says so
+            if is_out_of_memory(error):
+                raise
             return self._vmapped(len(data))
         if mode == "auto" and theta.device.type == "cpu" and loop_is_faster(graph, len(theta)):
             return self._one_by_one(theta, data)
@@ -172,7 +190,9 @@ class BatchedFunction:
         """Particle after particle; through Python where a model branches on values and has no record."""
         try:
             return _looped(record(self._fn, theta[0], *data))
-        except RuntimeError:
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
             return _looped(self._fn)
 
 
@@ -345,6 +365,8 @@ def compiled(
         with torch.no_grad(), in_turn():
             fast(*inputs)
     except Exception as error:  # no C++ compiler, an operation that cannot be lowered, ...
+        if is_out_of_memory(error):
+            raise
         failures.append(error)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         warnings.warn(

@@ -14,6 +14,7 @@ from pyro.infer.autoguide import AutoContinuous
 from pyro.infer.autoguide.initialization import init_to_uniform
 from torch import Tensor
 
+from .arguments import check_count, check_part, check_type
 from .sites import Model, Sites
 from .turns import in_turn
 
@@ -41,11 +42,30 @@ class AutoMetric(AutoContinuous):
     def __init__(
         self, model: Model, posterior: TorchDistribution, sites: Sites, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        check_type(
+            "posterior", posterior, torch.distributions.Distribution, "a distribution of theta, as MetricPosterior is"
+        )
+        check_type("sites", sites, Sites, "the sites of the model, as trajectories.sites are")
+        if posterior.event_shape != (sites.dim,):
+            raise ValueError(
+                f"the posterior is of {tuple(posterior.event_shape)} coordinates, the sites have {sites.dim}: pass "
+                "those of one walk."
+            )
         super().__init__(model, init_loc_fn=init_to_uniform)
         self.posterior = posterior
         self.sites = sites
         with in_turn():
             self._setup_prototype(*args, **kwargs)
+        self._check_sites()
+
+    def _check_sites(self) -> None:
+        """Refuse sites of another model."""
+        here = {name: tuple(node["value"].shape) for name, node in self.prototype_trace.iter_stochastic_nodes()}
+        there = {site.name: tuple(site.shape) for site in self.sites.sites}
+        if here != there:
+            raise ValueError(
+                f"the sites are of another model: they are {there}, the model's {here}. Pass its own walk's."
+            )
 
     def __getstate__(self) -> Any:
         kept = {name: getattr(self, name) for name in ("_model", "master")}
@@ -59,6 +79,7 @@ class AutoMetric(AutoContinuous):
 
     def sample_posterior(self, num_samples: int = 1) -> dict[str, Tensor]:
         """Independent draws by site, constrained: (S, *site shape)."""
+        check_count("num_samples", num_samples, "it counts draws.")
         with torch.no_grad():
             return self.sites.unflatten(self.posterior.sample(torch.Size((num_samples,))))
 
@@ -69,6 +90,8 @@ class AutoMetric(AutoContinuous):
     @torch.no_grad()
     def quantiles(self, quantiles: Sequence[float], *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Quantiles of each unconstrained coordinate, taken to the support: (Q, *site shape) by site."""
+        for level in quantiles:
+            check_part("a quantile's level", level, "it is a probability.")
         points = self._points()  # (points, D), all equally likely
         levels = torch.as_tensor(quantiles, device=points.device, dtype=points.dtype)
         theta = torch.cat([columns.quantile(levels, dim=0) for columns in points.split(64, dim=1)], dim=1)

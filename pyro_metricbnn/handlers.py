@@ -12,8 +12,10 @@ from typing import Any
 import pyro
 import torch
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
 from torch.distributions import Distribution
 
+from .sites import Sites, changing
 from .turns import in_turn
 
 
@@ -35,16 +37,27 @@ class ScaleObservations(Messenger):
 
 
 class LastSite(Messenger):
-    """Remember the site that the model came to last, for error texts."""
+    """Remember the site that the model came to last, for error texts; refuse one that was not there before.
 
-    name: str | None = None
+    Latent sites come here with the values that they are to have, so that one without is new.
+    """
+
+    def __init__(self, sites: Sites) -> None:
+        super().__init__()
+        self.name: str | None = None
+        self.changed: str | None = None  # a site that has another shape now
+        self._shapes = {site.name: site.shape for site in sites.sites}
 
     def __enter__(self) -> LastSite:
-        self.name = None
+        self.name = self.changed = None
         return super().__enter__()
 
     def _pyro_sample(self, msg: Any) -> None:
-        self.name = msg["name"]
+        self.name = name = msg["name"]
+        if not msg["is_observed"] and not site_is_subsample(msg):
+            raise ValueError(changing(str(name)))
+        if name in self._shapes and msg["fn"].shape() != self._shapes[name]:
+            self.changed = name
 
 
 class Unvalidated(Messenger):

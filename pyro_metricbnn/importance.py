@@ -16,6 +16,7 @@ from pyro.ops.stats import fit_generalized_pareto
 from torch import Tensor
 from torch.func import vmap
 
+from .arguments import WrongTypeError, check_count
 from .potential import BatchedPotential
 from .sites import Model, Sites
 from .turns import in_turn
@@ -49,10 +50,10 @@ def k_hat(model: Model, guide: Any, *args: Any, num_samples: int = 1000, chunk_s
         >>> k_hat(model, guide, x, y, num_samples=200) > 0.7
         True
     """
-    if num_samples < MIN_SAMPLES:
-        raise ValueError(f"num_samples must be at least {MIN_SAMPLES}, got {num_samples}: k is of the tail alone.")
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size must be at least 1, got {chunk_size}: it counts draws.")
+    check_count("num_samples", num_samples, "k is of the tail alone.", least=MIN_SAMPLES)
+    check_count("chunk_size", chunk_size, "it counts draws.")
+    if not callable(guide):
+        raise WrongTypeError(f"guide must be a Pyro guide (a callable), got {type(guide).__name__}: pass metric.guide.")
     potential = BatchedPotential(model, *args, **kwargs)
     sizes = [min(chunk_size, num_samples - start) for start in range(0, num_samples, chunk_size)]
     with torch.no_grad():
@@ -87,6 +88,10 @@ def _log_ratios(potential: BatchedPotential, guide: Any, num_samples: int) -> Te
         posterior = guide.get_posterior(*args, **kwargs)
         theta = posterior.sample(torch.Size((num_samples,)))
         log_q = posterior.log_prob(theta)
+        if theta.shape[-1] != potential.dim:
+            raise ValueError(
+                f"the guide is of {theta.shape[-1]} coordinates, the model has {potential.dim}: it is of another model."
+            )
     else:
         theta, log_q = _traced(potential.sites, guide, num_samples, args, kwargs)
     if bool((theta == theta[:1]).all()) and num_samples > 1:

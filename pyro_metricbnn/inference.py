@@ -5,8 +5,8 @@ In: a Pyro model, or a kernel for one.  Out: `MetricBNN`, which after `run` has 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from pyro.infer.mcmc.util import diagnostics, print_summary
 from torch import Tensor
 
+from .arguments import check_count, check_number, check_part, check_type, real_device
 from .arviz_export import to_arviz
 from .autoencoder_map import AutoencoderMap
 from .diagnostics import health
@@ -32,13 +33,22 @@ from .trajectories import Trajectories
 NUMBERS_A_BATCH = 2**24  # of a stream of draws: 64 MB in single precision
 
 
+@dataclass(frozen=True)
+class Fitted:
+    """What a fit to a walk gives."""
+
+    latent_map: LatentMap
+    posterior: MetricPosterior
+    guide: AutoMetric
+
+
 class MetricBNN:
     """Post-hoc Bayesian inference: walk from the MAP, straighten the walks, draw from them.
 
     Args:
         kernel_or_model: A Pyro model, or a `DriftRefineKernel` with settings of its own.
         num_particles: N.
-        num_steps: T, recorded points a particle.
+        num_steps: T, recorded points a particle; None for 100.
         temperature: Of the posterior: see `DriftRefineKernel`. A kernel's own T and temperature stand.
         latent_map: The latent space; `KernelMap()` by default.
         latent_dim: Its dimension; None for as many as it needs.
@@ -57,16 +67,18 @@ class MetricBNN:
         kernel_or_model: DriftRefineKernel | Model,
         *,
         num_particles: int = 20,
-        num_steps: int = 100,
+        num_steps: int | None = None,
         temperature: float = 1.0,
         latent_map: LatentMap | None = None,
         latent_dim: int | None = None,
         tube_scale: float | None = None,
     ) -> None:
-        if num_particles < 1:
-            raise ValueError(f"num_particles must be at least 1, got {num_particles}: without one nothing walks.")
-        if tube_scale is not None and not 0 <= tube_scale < math.inf:
-            raise ValueError(f"tube_scale must be finite and not negative, got {tube_scale}.")
+        check_count("num_particles", num_particles, "without one nothing walks.")
+        if tube_scale is not None:
+            check_number("tube_scale", tube_scale, "it is a deviation; None finds it.", or_zero=True)
+        check_type("latent_map", latent_map, (LatentMap, type(None)), "a LatentMap, as KernelMap() is, or None")
+        if latent_map is not None and latent_dim is not None:
+            raise ValueError(f"latent_dim is the latent map's to say: pass {type(latent_map).__name__}({latent_dim}).")
         if isinstance(kernel_or_model, DriftRefineKernel):
             self.kernel = kernel_or_model
         else:
@@ -77,6 +89,7 @@ class MetricBNN:
         self._unfitted_map.check(num_particles)
         self._leaves_as_trained = False
         self._trajectories: Trajectories | None = None
+        self._fitted: Fitted | None = None
 
     @classmethod
     def paper(cls, model: Model, task: str = "regression") -> MetricBNN:
@@ -126,7 +139,12 @@ class MetricBNN:
         """Find the MAP, walk, fit the latent map and build the guide.
 
         With a `checkpoint` a run that was killed, in the walk or after it, goes on when it is called again in the same
-        way, to the bits of an unbroken one.
+        way, to the bits of an unbroken one; one process at a time, a second is refused.
+
+        Ctrl-C ends a walk of at least four points of each particle: a warning says how many there are, and the map is
+        fitted to them, so that all that follows a run works. A second Ctrl-C goes through, as do those in the search
+        and in the fit; after one in the fit `trajectories` is there, and `fit` goes on with it. With a checkpoint the
+        same call goes on later, to the whole run.
 
         Args:
             *args: The model's arguments, or a DataLoader of batches of them.
@@ -149,7 +167,7 @@ class MetricBNN:
         """
         if self._leaves_as_trained and map_params is None and initial_params is None:
             map_params = getattr(self.model, "trained_params", None)
-        self._trajectories = self.kernel.walk(
+        walk = self.kernel.walk(
             *args,
             num_particles=self.num_particles,
             initial_params=initial_params,
@@ -163,31 +181,71 @@ class MetricBNN:
             progress=progress,
             **kwargs,
         )
-        return self._built(self._trajectories, self._unfitted_map.fit(self._trajectories, progress=progress))
+        self._trajectories, self._fitted = walk, None
+        return self.fit(progress=progress)
+
+    def fit(self, latent_map: LatentMap | None = None, *, progress: bool = True) -> MetricBNN:
+        """Fit the latent map, or another one, to the walk that is there, and build the guide; `run` does it by itself.
+
+        Example:
+            >>> metric = MetricBNN(model, num_particles=4, num_steps=10).run(x, y, progress=False)
+            >>> metric.fit(AutoencoderMap(latent_dim=2, num_epochs=5), progress=False).latent_map.ends.shape
+            torch.Size([4, 2])
+        """
+        unfitted = latent_map if latent_map is not None else self._unfitted_map
+        unfitted.check(self.trajectories.num_particles)
+        self._fitted = None  # the map may be the very one that is fitted anew
+        self._unfitted_map = unfitted
+        return self._built(self.trajectories, unfitted.fit(self.trajectories, progress=progress))
 
     def _built(self, trajectories: Trajectories, latent_map: LatentMap) -> MetricBNN:
         """Itself, with the posterior and the guide of a fitted map."""
-        self._trajectories, self.latent_map = trajectories, latent_map
-        self.posterior = MetricPosterior(latent_map, self.tube_scale)
+        posterior = MetricPosterior(latent_map, self.tube_scale)
         args, kwargs = self.kernel.example_arguments
-        self.guide = AutoMetric(self.model, self.posterior, trajectories.sites, args, kwargs)
+        guide = AutoMetric(self.model, posterior, trajectories.sites, args, kwargs)
+        self._trajectories, self._fitted = trajectories, Fitted(latent_map, posterior, guide)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process: without the guide, which Pyro would send without its model, and is made again."""
-        return {name: value for name, value in vars(self).items() if name not in ("guide", "posterior")}
+        fitted = self._fitted.latent_map if self._fitted is not None else None
+        return {**vars(self), "_fitted": fitted}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        if self._trajectories is not None and "latent_map" in state:
-            self._built(self._trajectories, self.latent_map)
+        latent_map = state["_fitted"]
+        vars(self).update({**state, "_fitted": None})
+        if latent_map is not None:
+            self._built(self.trajectories, latent_map)
+
+    @property
+    def _found(self) -> Fitted:
+        if self._fitted is None:
+            _ = self.trajectories  # says so where nothing has been walked
+            raise ValueError("the walk is there, but its latent map has not been fitted to the end: call fit() first.")
+        return self._fitted
+
+    @property
+    def latent_map(self) -> LatentMap:
+        """The fitted latent space."""
+        return self._found.latent_map
+
+    @property
+    def posterior(self) -> MetricPosterior:
+        """The distribution of theta."""
+        return self._found.posterior
+
+    @property
+    def guide(self) -> AutoMetric:
+        """The posterior as a Pyro autoguide."""
+        return self._found.guide
 
     # ------------------------------------------------------------------------------ save and load
 
     def save(self, path: FilePath, *, data: bool = True) -> None:
         """Write all that `run` found to a file, which cannot run code when it is read.
 
-        A save that is interrupted leaves the file that was there whole. The model is not in the file.
+        A save that is interrupted, or that a full disk stops, leaves the file that was there whole, and the object
+        as it is. The model is not in the file.
 
         Args:
             path: The file.
@@ -235,6 +293,7 @@ class MetricBNN:
         Raises:
             ValueError: The file is truncated, foreign, of another model, or the arguments are missing.
         """
+        device = None if device is None else real_device("device", device)
         content = read(path, "posterior", device)
         arguments = (args, kwargs) if args or kwargs else saved_arguments(content)
         numbers = {name: content.value(name, int) for name in ("num_particles", "num_steps")}
@@ -270,6 +329,7 @@ class MetricBNN:
             num_samples: S.
             num_refinements: Gradients by which the kernel takes each draw nearer to the fiber; 0 for none, the default.
         """
+        check_count("num_samples", num_samples, "it counts draws.")
         return next(self.stream(num_samples, batch_size=num_samples, num_refinements=num_refinements))
 
     def stream(
@@ -289,12 +349,10 @@ class MetricBNN:
             >>> sum(draws["weight"].sum(0) for draws in metric.stream(1000, batch_size=300)).shape
             torch.Size([1, 2])
         """
-        if num_samples < 1:
-            raise ValueError(f"num_samples must be at least 1, got {num_samples}.")
-        if num_refinements < 0:
-            raise ValueError(f"num_refinements must not be negative, got {num_refinements}.")
-        if batch_size is not None and batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}: it counts draws.")
+        check_count("num_samples", num_samples, "it counts draws.")
+        check_count("num_refinements", num_refinements, "it counts gradients a draw.", least=0)
+        if batch_size is not None:
+            check_count("batch_size", batch_size, "it counts draws.")
         sites = self.trajectories.sites
         size = batch_size or max(1, NUMBERS_A_BATCH // sites.dim)
         sizes = (min(size, num_samples - start) for start in range(0, num_samples, size))
@@ -323,6 +381,7 @@ class MetricBNN:
 
     def summary(self, prob: float = 0.9) -> None:
         """Print a table of the walk's samples, as Pyro's MCMC does."""
+        check_part("prob", prob, "it is the part of the samples within the interval.")
         print_summary(self.trajectories.samples(group_by_chain=True), prob=prob, group_by_chain=True)
 
     def to_arviz(self, *args: Any, num_samples: int | None = None, **settings: Any) -> Any:

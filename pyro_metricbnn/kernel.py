@@ -5,9 +5,8 @@ In: a Pyro model and its data.  Out: Trajectories, thetas (N, T + 1, D); or, in 
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,16 +15,17 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from .arguments import check_count, check_device, check_mapping, check_model, check_number, check_type
 from .checkpoint import Checkpoint, described, saved_ground, saved_state
 from .curvature import MAX_HESSIAN
 from .map_estimate import find_map, given_point
-from .minibatches import Minibatches, MinibatchPotential
+from .minibatches import Minibatches, MinibatchPotential, refuse_once
 from .particles import Ground, Particles, start
 from .potential import BatchedPotential
 from .refiners import Refiner, named_refiner
 from .sites import Model
 from .storage import FilePath
-from .trajectories import Trajectories
+from .trajectories import Trajectories, check_storage
 from .units import prior_units
 from .walk import checked, go_on, leave, new_record
 
@@ -44,11 +44,13 @@ class DriftRefineKernel(MCMCKernel):
             had the lower negative log-likelihood on Glass (.80, Adam 1.04), Australian (.31, .41) and Ionosphere
             (.085, .090), the higher on Vehicle (.42, .37) and on Snelson's stiff regression (.35, .21 on its
             training data): the noise heats it there.
-        num_steps: T, the number of recorded points that the walk is planned for.
+        num_steps: T, the number of recorded points that the walk is planned for; None for 100, or for as many as a
+            refiner with more effort asks for.
         temperature: Walk on the posterior to the power 1 / temperature: above 1 wider than the model's own, which is
             often too sure where there are few rows (see `choose_temperature`).
         compile: Whether to compile the energy; None where the gradients to come are worth it.
-        chunk_size: At most this many particles at once, for when memory is short.
+        chunk_size: At most this many particles at once, for when memory is short. Where it turns out to be, half as
+            many are tried, once, and said.
 
     Example:
         >>> kernel = DriftRefineKernel(model, num_steps=10)
@@ -62,21 +64,21 @@ class DriftRefineKernel(MCMCKernel):
         model: Model,
         *,
         refiner: Refiner | str = "steer",
-        num_steps: int = 100,
+        num_steps: int | None = None,
         temperature: float = 1.0,
         compile: bool | None = None,
         chunk_size: int | None = None,
     ) -> None:
-        if num_steps < 1:
-            raise ValueError(
-                f"num_steps must be at least 1, got {num_steps}: a walk needs a step to leave the MAP. "
-                "The paper takes 50 to 100."
-            )
-        if not 0 < temperature < math.inf:
-            raise ValueError(f"temperature must be positive and finite, got {temperature}; 1 is the model's own.")
+        check_model(model)
+        if num_steps is not None:
+            check_count("num_steps", num_steps, "a walk needs a step to leave the MAP. The paper takes 50 to 100.")
+        check_type("compile", compile, (bool, type(None)), "True, False, or None where it pays")
+        if chunk_size is not None:
+            check_count("chunk_size", chunk_size, "it counts particles.")
+        check_number("temperature", temperature, "1 is the model's own.")
         self.model = model
         self.refiner = named_refiner(refiner)
-        self.num_steps = num_steps
+        self.num_steps = num_steps if num_steps is not None else self.refiner.num_points
         self.temperature = temperature
         self.compile = compile
         self.chunk_size = chunk_size
@@ -110,7 +112,11 @@ class DriftRefineKernel(MCMCKernel):
         """Walk N particles for T steps.
 
         With a `checkpoint` a walk that was killed goes on, when it is called again in the same way, to the bits of an
-        unbroken one; a finished one is read from the file.
+        unbroken one; a finished one is read from the file. A write that fails (a full disk) is said and tried again.
+
+        Ctrl-C ends a walk of at least four points of each particle there and then: they are returned, with a warning.
+        With fewer, and in the search for the MAP, it goes through. With a checkpoint the same call goes on later, to
+        the whole walk.
 
         Args:
             *args: The model's arguments, or a DataLoader of batches of them.
@@ -122,40 +128,54 @@ class DriftRefineKernel(MCMCKernel):
             storage_dtype: Precision of the record, for large D (torch.float16 halves it).
             storage_device: Where the record is kept, for large D ("cpu").
             checkpoint: A file to write the state of the walk to and, if it is there, to go on from. It stays when the
-                walk is over: delete it, or take another path, to walk anew.
+                walk is over: delete it, or take another path, to walk anew. It is for one process at a time; a second
+                is refused.
             checkpoint_every: Seconds between two writes; 0 to write at each step.
             progress: Show progress bars.
             **kwargs: The model's keyword arguments.
         """
-        if num_particles < 1:
-            raise ValueError(
-                f"num_particles must be at least 1, got {num_particles}: without a particle nothing walks. "
-                "The default is 20."
-            )
-        if not 1 <= thin <= self.num_steps:
-            raise ValueError(f"thin must be from 1 to num_steps = {self.num_steps}, got {thin}.")
-        file = None if checkpoint is None else Checkpoint(checkpoint, checkpoint_every)
-        potential = self._potential(args, kwargs, batch_size)
-        self.example_arguments = (potential.args, dict(potential.kwargs))
-        make_record = partial(new_record, self.refiner, thin, storage_dtype, storage_device)
-        saved = None
-        if file is not None:
-            numbers = {"num_particles": num_particles, "thin": thin, "storage_dtype": str(storage_dtype)}
-            start_from = map_params if map_params is not None else initial_params
-            saved = file.find({**numbers, **self._settings(potential, start_from)})
-        if saved is not None:
-            ground = self._planned(saved_ground(saved, potential, self.num_steps, num_particles))
-            state = saved_state(saved, ground, make_record, self.refiner.padding(potential.dim), thin)
-        else:
-            if potential.dim > MAX_HESSIAN:  # worth recording from the first call on; small models' calls are cheap
-                mode = "trace" if self.compile is False else "auto"
-                potential = potential.using(mode=mode, expected_calls=SEARCH_CALLS, chunk_size=self.chunk_size)
-            theta_star, scale = self._leaving_from(potential, initial_params, map_params, progress)
-            ground = self._planned(Ground(potential, theta_star, scale, self.num_steps, num_particles))
-            ground, state = leave(ground, self.refiner, make_record)
-        trajectories = go_on(ground, self.refiner, state, thin, file, progress)
-        self._ground, self._step_size = ground, state.particles.step_size
+        check_count("num_particles", num_particles, "without a particle nothing walks. The default is 20.")
+        self._check_record(thin, storage_dtype, storage_device)
+        self._check_start(initial_params, map_params)
+        with Checkpoint.opened(checkpoint, checkpoint_every) as file:
+            potential = self._potential(args, kwargs, batch_size)
+            example = (potential.args, dict(potential.kwargs))
+            make_record = partial(new_record, self.refiner, thin, storage_dtype, storage_device)
+            saved = None
+            if file is not None:
+                numbers = {"num_particles": num_particles, "thin": thin, "storage_dtype": str(storage_dtype)}
+                start_from = map_params if map_params is not None else initial_params
+                saved = file.find({**numbers, **self._settings(potential, start_from)})
+            if saved is not None:
+                ground = self._planned(saved_ground(saved, potential, self.num_steps, num_particles))
+                state = saved_state(saved, ground, make_record, self.refiner, thin)
+            else:
+                if potential.dim > MAX_HESSIAN:  # worth recording from the first call on; small models' calls are cheap
+                    mode = "trace" if self.compile is False else "auto"
+                    potential = potential.using(mode=mode, expected_calls=SEARCH_CALLS, chunk_size=self.chunk_size)
+                theta_star, scale = self._leaving_from(potential, initial_params, map_params, progress)
+                ground = self._planned(Ground(potential, theta_star, scale, self.num_steps, num_particles))
+                ground, state = leave(ground, self.refiner, make_record)
+            trajectories = go_on(ground, self.refiner, state, thin, file, progress)
+        self._ground, self._step_size, self.example_arguments = ground, state.particles.step_size, example
         return trajectories
+
+    def _check_record(self, thin: int, dtype: torch.dtype | None, device: torch.device | str | None) -> None:
+        check_count("thin", thin, "it counts steps.")
+        if thin > self.num_steps:
+            raise ValueError(f"thin must be from 1 to num_steps = {self.num_steps}, got {thin}.")
+        check_storage(dtype, device, ("storage_dtype", "storage_device"))
+
+    @staticmethod
+    def _check_start(initial_params: Any, map_params: Any) -> None:
+        if initial_params is not None and map_params is not None:
+            raise ValueError(
+                "initial_params and map_params say two things: the one is where a search for the MAP starts, the other "
+                "the MAP itself, without a search. Pass one of them."
+            )
+        for name, given in (("initial_params", initial_params), ("map_params", map_params)):
+            if given is not None:
+                check_mapping(name, given, "constrained values")
 
     def _leaving_from(
         self,
@@ -182,8 +202,14 @@ class DriftRefineKernel(MCMCKernel):
         """
         if self._ground is None:
             raise ValueError("the kernel has not walked yet, so it has no data to refine on: call walk(*args) first.")
-        if num_refinements < 1:
-            raise ValueError(f"num_refinements must be at least 1, got {num_refinements}.")
+        check_count("num_refinements", num_refinements, "it counts gradients.")
+        check_device("theta", theta, self._ground.theta_star.device, "the walk was")
+        if theta.dim() != 2 or theta.shape[1] != len(self._ground.theta_star) or not len(theta):
+            raise ValueError(f"theta has shape {tuple(theta.shape)}, but must be (S, {len(self._ground.theta_star)}).")
+        if not bool(theta.isfinite().all()):
+            raise ValueError(
+                "theta has entries that are not finite: no gradient takes them to the fiber. Leave them out."
+            )
         size = self._ground.num_particles
         short = -len(theta) % size
         rows = torch.cat([theta, theta[:1].expand(short, -1)]) if short else theta
@@ -191,11 +217,26 @@ class DriftRefineKernel(MCMCKernel):
         return torch.cat(parts)[: len(theta)]
 
     def _potential(self, args: tuple[Any, ...], kwargs: dict[str, Any], batch_size: int | None) -> BatchedPotential:
+        if args and isinstance(args[0], Iterator):
+            refuse_once(args[0])
+        in_batches = batch_size is not None or any(isinstance(arg, DataLoader) for arg in args)
+        if in_batches and kwargs:
+            raise ValueError(
+                f"keyword arguments ({', '.join(kwargs)}) are not cut into batches: pass the data in the model's "
+                "order, as (x, y), or a DataLoader of dicts, and put what is no data into the model."
+            )
         if args and isinstance(args[0], DataLoader):
+            if len(args) > 1:
+                raise ValueError(
+                    f"a DataLoader stands for all of the model's arguments, got {len(args) - 1} more: let it give "
+                    "batches of all of them, as DataLoader(TensorDataset(x, y)) does."
+                )
             if batch_size is not None:
                 raise ValueError("batch_size is the loader's to say: pass tensors, or a loader without it.")
             potential: BatchedPotential = MinibatchPotential(self.model, args[0])
         elif batch_size is not None:
+            if not any(torch.is_tensor(arg) for arg in args):
+                raise ValueError("batch_size needs tensors to take rows of: pass them before it, as x and y.")
             batches = Minibatches(args, batch_size)
             potential = MinibatchPotential(self.model, batches, batches.num_data)
         else:

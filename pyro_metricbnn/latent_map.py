@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
+from .arguments import check_count, check_type
 from .storage import Content
 from .trajectories import Trajectories
 
@@ -38,6 +39,14 @@ class LatentMap(ABC):
     bend: float
     residuals: Tensor
     spreads: Tensor
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Only for what is not there: before `fit`, all that it finds."""
+        if "theta_star" in vars(self) or name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        raise AttributeError(
+            f"the latent map has not been fitted, so it has no {name!r}: call fit(trajectories) first."
+        )
 
     @property
     @abstractmethod
@@ -119,6 +128,7 @@ class LatentMap(ABC):
 
 def usable(trajectories: Trajectories) -> Tensor:
     """The walks (N, T + 1, D) that never froze, as they are stored."""
+    check_type("trajectories", trajectories, Trajectories, "the Trajectories of a walk, as metric.trajectories are")
     whole = trajectories.is_good.all(-1).to(trajectories.thetas.device)
     if not bool(whole.any()):
         raise ValueError(
@@ -176,6 +186,8 @@ class KernelMap(LatentMap):
     """
 
     def __init__(self, latent_dim: int | None = None) -> None:
+        if latent_dim is not None:
+            check_count("latent_dim", latent_dim, "it counts directions; None takes one for each walk.")
         self.latent_dim = latent_dim
         self.length_scale = float("nan")
 
@@ -208,6 +220,8 @@ class KernelMap(LatentMap):
         return self._ends
 
     def decode(self, z: Tensor) -> Tensor:
+        if z.shape[-1:] != self._ends.shape[1:]:
+            raise ValueError(f"z has shape {tuple(z.shape)}, but must end in {self._ends.shape[1]}: a latent point.")
         flat = z.reshape(-1, z.shape[-1])
         weights = [self._weights(flat @ end) for end in self._ends]
         parts = []

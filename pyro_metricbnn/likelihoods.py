@@ -15,10 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-
-def _check_tensor(y: Any) -> None:
-    if not torch.is_tensor(y):
-        raise ValueError(f"y must be a tensor, got {type(y).__name__}: pass torch.as_tensor(y).")
+from .arguments import check_device, check_number
 
 
 class Likelihood(ABC):
@@ -38,7 +35,7 @@ class Likelihood(ABC):
 
     def targets(self, f: Tensor, y: Tensor) -> Tensor:
         """Check observations y against outputs f, and give them the shape of one draw."""
-        _check_tensor(y)
+        check_device("y", y, f.device, "the network's output is")
         event = f.shape[1:]
         if y.shape == f.shape:
             return y.to(f.dtype)
@@ -109,8 +106,7 @@ class HeteroscedasticGaussian(Likelihood):
     floor: float = 1e-4  # keeps the density bounded where the network fits a point exactly
 
     def __post_init__(self) -> None:
-        if not self.floor >= 0:
-            raise ValueError(f"floor must not be negative, got {self.floor}: it is the least deviation of the noise.")
+        check_number("floor", self.floor, "it is the least deviation of the noise.", or_zero=True)
 
     def _check(self, f: Tensor) -> None:
         if f.dim() < 2 or f.shape[-1] % 2:
@@ -142,7 +138,7 @@ class Categorical(Likelihood):
         return dist.Categorical(logits=f)
 
     def targets(self, f: Tensor, y: Tensor) -> Tensor:
-        _check_tensor(y)
+        check_device("y", y, f.device, "the network's output is")
         if f.dim() < 2 or f.shape[-1] < 2:
             raise ValueError(
                 f"the network's output has shape {tuple(f.shape)}: Categorical reads one logit a class. "

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from .arguments import check_count, check_mapping, check_type
 from .curvature import MAX_HESSIAN, hessian
 from .minibatches import MinibatchPotential
 from .potential import BatchedPotential
@@ -81,10 +82,11 @@ def find_map(
         >>> estimate.converged
         True
     """
-    if num_starts < 1:
-        raise ValueError(f"num_starts must be at least 1, got {num_starts}: the search starts somewhere.")
-    if max_iterations < 1:
-        raise ValueError(f"max_iterations must be at least 1, got {max_iterations}: the search takes some.")
+    check_type("potential", potential, BatchedPotential, "a BatchedPotential, as BatchedPotential(model, x, y) is")
+    check_count("num_starts", num_starts, "the search starts somewhere.")
+    check_count("max_iterations", max_iterations, "the search takes some.")
+    if init is not None:
+        check_mapping("the initial values", init, "constrained values")
     units = prior_units(potential)
     starts = _starts(potential, units, init, num_starts)
     free = torch.ones_like(units.scale, dtype=torch.bool)

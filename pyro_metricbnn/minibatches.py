@@ -9,12 +9,13 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
+from .arguments import WrongTypeError, check_count, check_whole
 from .graphs import BatchedFunction
 from .handlers import ScaleObservations
 from .potential import BatchedPotential
@@ -40,15 +41,14 @@ class MinibatchPotential(BatchedPotential):
 
     def __init__(self, model: Model, batches: Any, num_data: int | None = None) -> None:
         self.batches = batches
-        if num_data is None and not hasattr(batches, "dataset"):
-            raise ValueError(
-                f"num_data is missing: {type(batches).__name__} does not say how many rows the full data have, and the "
-                "likelihood is scaled to them. Pass num_data=, or a DataLoader."
-            )
-        self.num_data = num_data if num_data is not None else len(batches.dataset)
+        self.num_data = num_data if num_data is not None else _num_rows(batches)
+        check_count("num_data", self.num_data, "it is how many rows the full data have.")
         self._stream: Iterator[Batch] = Stream(batches)
         args, kwargs = next(self._stream)
         super().__init__(model, *args, **kwargs)
+        worst = _rows_that_are_not_finite(self.source[0], len(self._data[0]) if self._data else 0)
+        if worst:  # a batch that may come in the midst of a walk
+            BatchedPotential(model, *worst)
 
     @property
     def is_noisy(self) -> bool:
@@ -89,12 +89,54 @@ class MinibatchPotential(BatchedPotential):
         return super()._call(function, theta)
 
     def _take(self, batch: Batch) -> None:
+        leaves, spec = tree_flatten(batch)
+        if spec != self._spec:
+            raise ValueError(
+                f"the loader gave a batch of {spec} where the first was of {self._spec}: all batches need the same "
+                "arguments. Check the loader's collate_fn."
+            )
         self.args, self.kwargs = batch
-        self._data = tuple(leaf for leaf in tree_flatten((self.args, self.kwargs))[0] if torch.is_tensor(leaf))
+        self._data = tuple(leaf for leaf in leaves if torch.is_tensor(leaf))
 
     def _scaled(self, model: Model) -> Model:
         size = len(self._data[0])
         return ScaleObservations(self.num_data / size, size)(model)
+
+
+def _num_rows(batches: Any) -> int:
+    """The size of the full data of a DataLoader."""
+    try:
+        return len(batches.dataset)
+    except (AttributeError, TypeError, NotImplementedError) as error:
+        holder = getattr(batches, "dataset", batches)
+        raise ValueError(
+            f"num_data is missing: {type(holder).__name__} does not say how many rows the full data have, and the "
+            "likelihood is scaled to them. Pass num_data=, or a DataLoader whose dataset has a length."
+        ) from error
+
+
+def _rows_that_are_not_finite(tensors: tuple[Any, ...], size: int) -> tuple[Any, ...]:
+    """As many rows of all of the data as a batch has, with those that have NaN or inf first; none if none has."""
+    data = [leaf for leaf in tensors if torch.is_tensor(leaf)]
+    if not size or not data or len({len(leaf) for leaf in data}) > 1:
+        return ()
+    wrong = torch.zeros(len(data[0]), dtype=torch.bool, device="cpu")
+    for leaf in data:
+        wrong |= (
+            ~leaf.detach().flatten(1).isfinite().all(1).cpu() if leaf.dim() > 1 else ~leaf.detach().isfinite().cpu()
+        )
+    if not bool(wrong.any()):
+        return ()
+    rows = wrong.to(torch.uint8).argsort(descending=True, stable=True)[:size]
+    return tuple(leaf[rows.to(leaf.device)] if torch.is_tensor(leaf) else leaf for leaf in tensors)
+
+
+def refuse_once(batches: Iterator[Any]) -> NoReturn:
+    """Say what is wrong with a generator."""
+    raise ValueError(
+        f"the data are a {type(batches).__name__}, which can be gone through only once, and a walk needs many passes: "
+        "pass tensors, or a DataLoader."
+    )
 
 
 class Stream:
@@ -106,6 +148,12 @@ class Stream:
     """
 
     def __init__(self, batches: Any) -> None:
+        if not hasattr(batches, "__iter__"):
+            raise WrongTypeError(
+                f"batches must be a DataLoader, or a list of batches, got {type(batches).__name__}: it is gone through."
+            )
+        if isinstance(batches, Iterator):
+            refuse_once(batches)
         self.batches = batches
         self.taken = 0  # of the present pass
         self._at_start: dict[str, Any] = {}
@@ -118,7 +166,13 @@ class Stream:
         return self
 
     def __next__(self) -> Batch:
-        return next(self._iterator)
+        try:
+            return next(self._iterator)
+        except BaseException as error:  # of the loader, or an interruption; the next call starts a new pass
+            self._iterator = self._endless()
+            if isinstance(error, Exception):
+                error.add_note(f"This came from the {type(self.batches).__name__}, making batch {self.taken + 1}.")
+            raise
 
     def _endless(self) -> Iterator[Batch]:
         while True:
@@ -168,6 +222,7 @@ class Minibatches:
     """
 
     def __init__(self, args: tuple[Any, ...], batch_size: int) -> None:
+        check_whole("batch_size", batch_size, "it counts the rows of a batch.")
         self.rows = {len(arg) if arg.dim() else 0 for arg in args if torch.is_tensor(arg)}
         if len(self.rows) != 1:
             raise ValueError(

@@ -18,6 +18,7 @@ import torch
 from pyro.ops.stats import effective_sample_size, gelman_rubin
 from torch import Tensor
 
+from .arguments import WrongTypeError, check_mapping, check_tensor
 from .bayesianize import BayesianNetwork
 from .likelihoods import Categorical
 from .predictive import predict
@@ -76,12 +77,14 @@ def function_mixing(
         torch.Size([20, 1])
     """
     if not isinstance(model, BayesianNetwork):
-        raise ValueError(
+        raise WrongTypeError(
             "function_mixing is for networks made models by bayesianize; for others call r_hat and ess of "
             "pyro_metricbnn.mixing on what your model predicts."
         )
+    check_mapping("samples", samples, "draws (chains, draws, ...)")
     chains = None
     for name in (name for name in model.names if name in samples):
+        check_tensor(f"the samples of {name!r}", samples[name])
         value, own = samples[name], model.net.get_parameter(name).shape
         if value.dim() != len(own) + 2 or value.shape[2:] != own:
             raise ValueError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,9 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.func import vmap
 
+from .arguments import check_model, first_line
 from .handlers import Unvalidated
+from .memory import is_out_of_memory, with_less_at_once
 from .sites import Model
 from .turns import in_turn
 
@@ -66,13 +69,16 @@ def find_layout(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     Raises:
         ValueError: The model does not run on the arguments, has no latent site, or draws a subsample at each call.
     """
+    check_model(model)
     try:
         with torch.no_grad(), in_turn():
             trace = poutine.trace(model).get_trace(*args, **kwargs)
     except (TypeError, RuntimeError, ValueError) as error:
+        if is_out_of_memory(error):
+            raise
         given = f"{len(args)} arguments and {sorted(kwargs)}" if args or kwargs else "no arguments"
         raise ValueError(
-            f"the model does not run on what it was given ({given}): {str(error).splitlines()[0]}. Pass what it was "
+            f"the model does not run on what it was given ({given}): {first_line(error)}. Pass what it was "
             "conditioned on, observations included: the x and y of its run."
         ) from error
     layout = Layout({}, {}, {}, {}, {})
@@ -207,21 +213,29 @@ class Pointwise:
         return poutine.trace(model).get_trace(*self.args, **self.kwargs)
 
     def _each(self, function: Callable[[Draws], Draws], draws: Draws) -> Draws:
-        """The function of all draws, on the CPU; one after another where vmap cannot."""
-        size = self.chunk_size or self.layout.chunk_size
-        batched = vmap(function, randomness="different")
+        """The function of all draws, on the CPU, from chunks that memory holds."""
         num_draws = len(next(iter(draws.values())))
-        parts: list[Draws] = []
-        with torch.no_grad(), Unvalidated():
-            for start in range(0, num_draws, size):
-                chunk = {name: value[start : start + size] for name, value in draws.items()}
-                try:
-                    found = batched(chunk)
-                except Exception:  # of vmap or of the model: if of the model, the loop raises it in its own words
-                    batched = _one_by_one(function)
-                    found = batched(chunk)
-                parts.append({name: value.cpu() for name, value in found.items()})
-        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        size = max(1, min(self.chunk_size or self.layout.chunk_size, num_draws))
+        run = partial(_in_chunks, function, draws, num_draws)
+        return with_less_at_once(run, size, "draws", "to_arviz", draws=True)
+
+
+def _in_chunks(function: Callable[[Draws], Draws], draws: Draws, num_draws: int, size: int) -> Draws:
+    """So many draws at once; one after another where vmap cannot."""
+    batched = vmap(function, randomness="different")
+    parts: list[Draws] = []
+    with torch.no_grad(), Unvalidated():
+        for start in range(0, num_draws, size):
+            chunk = {name: value[start : start + size] for name, value in draws.items()}
+            try:
+                found = batched(chunk)
+            except Exception as error:  # of vmap or of the model: if of the model, the loop raises it in its own words
+                if is_out_of_memory(error):
+                    raise
+                batched = _one_by_one(function)
+                found = batched(chunk)
+            parts.append({name: value.cpu() for name, value in found.items()})
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _one_by_one(function: Callable[[Draws], Draws]) -> Callable[[Draws], Draws]:

@@ -21,6 +21,7 @@ from pyro.distributions.torch_distribution import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
+from .arguments import WrongTypeError, check_count, check_device, check_type
 from .latent_map import LatentMap, usable
 from .trajectories import Trajectories
 from .turns import settle_after_fork
@@ -37,7 +38,10 @@ class _TubePosterior(TorchDistribution):
     has_rsample = True
 
     def __init__(self, like: Tensor, tube_scale: float | Tensor) -> None:
-        self.tube_scale = torch.as_tensor(tube_scale, dtype=like.dtype, device=like.device)
+        try:
+            self.tube_scale = torch.as_tensor(tube_scale, dtype=like.dtype, device=like.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise WrongTypeError(f"tube_scale must be a number or a tensor of them, got {tube_scale!r}.") from error
         if self.tube_scale.shape not in ((), like.shape):
             raise ValueError(
                 f"tube_scale has shape {tuple(self.tube_scale.shape)}: pass one number, or one for each of the "
@@ -88,6 +92,7 @@ class _TubePosterior(TorchDistribution):
                 "the pushforward of segments has no density: curves have no volume in parameter space. "
                 "Take tube_scale=None for a narrow tube around them, or a positive number."
             )
+        check_device("the value", value, self.tube_scale.device, "the posterior is")
         if value.shape[-1:] != self.event_shape:
             raise ValueError(f"the value has shape {tuple(value.shape)}, but must end in {tuple(self.event_shape)}.")
         flat = value.reshape(-1, value.shape[-1]).double()
@@ -151,6 +156,9 @@ class MetricPosterior(_TubePosterior):
         tube_scale: float | Tensor | None = None,
         refine: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
+        check_type("latent_map", latent_map, LatentMap, "a fitted LatentMap, as KernelMap().fit(trajectories) is")
+        if not hasattr(latent_map, "theta_star"):
+            raise ValueError("the latent map has not been fitted: call fit(trajectories) first.")
         self.latent_map, self.refine = latent_map, refine
         if tube_scale is None:
             tube_scale = (TUBE * latent_map.spreads).clamp_min(1e-12)
@@ -222,6 +230,8 @@ def gaussian_posterior(trajectories: Trajectories, rank: int | None = None) -> t
         >>> gaussian_posterior(walk).sample((5,)).shape
         torch.Size([5, 3])
     """
+    if rank is not None:
+        check_count("rank", rank, "it counts principal components; None keeps all.")
     points = usable(trajectories)[:, 1:].to(trajectories.sites.dtype).flatten(0, 1)
     center = points.mean(0)
     _, singular, axes = torch.linalg.svd(points - center, full_matrices=False)

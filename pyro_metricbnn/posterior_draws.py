@@ -13,6 +13,7 @@ import torch
 from pyro import poutine
 from pyro.infer import HMC, MCMC
 
+from .arguments import WrongTypeError, check_count, check_tensor
 from .guide import AutoMetric
 from .pointwise import Draws, Layout
 from .sites import Model
@@ -41,7 +42,8 @@ def check_source(source: Any, model: Model) -> None:
         _ = source.trajectories  # says so where nothing has been walked
     elif source is model or not (callable(source) or isinstance(source, (Trajectories, Mapping))):
         what = "the model itself" if source is model else f"of type {type(source).__name__}"
-        raise ValueError(
+        kind = ValueError if source is model else WrongTypeError
+        raise kind(
             f"the source is {what}, which has no posterior draws: pass a MetricBNN or an MCMC after run, a "
             "guide, Trajectories, or samples by site."
         )
@@ -68,8 +70,7 @@ def own_arguments(source: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _from_guide(guide: Any, layout: Layout, num_samples: int, arguments: Any) -> PosteriorDraws:
-    if num_samples < 1:
-        raise ValueError(f"num_samples must be at least 1, got {num_samples}.")
+    check_count("num_samples", num_samples, "it counts draws.")
     if isinstance(guide, AutoMetric):
         return PosteriorDraws(values=guide.sample_posterior(num_samples), library="pyro_metricbnn")
     args, kwargs = arguments
@@ -132,8 +133,7 @@ def _by_chain(samples: Mapping[str, Any], layout: Layout) -> Draws:
                 f"{name!r} is what the model observes, the observations are missing from its arguments; a discrete "
                 "site that was summed out has to be drawn first, with pyro.infer.infer_discrete."
             )
-        value = samples[name]
-        value = value if torch.is_tensor(value) else torch.as_tensor(value, device="cpu")
+        value = _as_tensor(name, samples[name])
         num_leading = value.dim() - len(shape.size)
         if num_leading not in (1, 2) or value.shape[num_leading:] != shape.size:
             raise ValueError(
@@ -145,6 +145,19 @@ def _by_chain(samples: Mapping[str, Any], layout: Layout) -> Draws:
     if len(set(leading.values())) > 1 or 0 in next(iter(leading.values())):
         raise ValueError(f"the sites must have the same number of chains and draws, at least one; got {leading}.")
     return values
+
+
+def _as_tensor(name: str, value: Any) -> Any:
+    """Draws as a tensor; NumPy's arrays and lists of numbers too."""
+    if not torch.is_tensor(value):
+        try:
+            value = torch.as_tensor(value, device="cpu")
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise WrongTypeError(
+                f"the samples of site {name!r} are {str(value)[:60]!r}, which is no tensor of numbers: pass one."
+            ) from error
+    check_tensor(f"the samples of site {name!r}", value)
+    return value
 
 
 def read_draws(source: Any, layout: Layout, num_samples: int | None, arguments: Any) -> PosteriorDraws:

@@ -34,7 +34,7 @@ def saved_arguments(content: Content) -> Arguments:
             f"{content.path} was saved without the model's arguments, which show the model's structure: "
             "pass them, as load(path, model, x, y)."
         )
-    if [type(part) for part in saved] != [tuple, dict]:
+    if [type(part) for part in saved] != [tuple, dict] or not all(type(name) is str for name in saved[1]):
         raise content.wrong("arguments", "a tuple of arguments and a dict of keyword arguments")
     return saved
 

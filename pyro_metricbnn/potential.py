@@ -19,9 +19,12 @@ from torch import Tensor
 from torch.func import grad_and_value
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from .arguments import WrongTypeError, check_device, check_model, check_number, check_tensor, described, first_line
+from .bayesianize import BayesianNetwork
 from .graphs import BatchedFunction, Execution, Mode
 from .handlers import LastSite, Unvalidated
-from .sites import Model, Sites, find_sites, has_density
+from .memory import is_out_of_memory
+from .sites import Model, Sites, changing, find_sites, has_density
 from .storage import Content
 from .turns import in_turn
 
@@ -62,7 +65,7 @@ class BatchedPotential:
         self._is_data = [torch.is_tensor(leaf) for leaf in leaves]
         self._data = tuple(leaf.detach() for leaf in leaves if torch.is_tensor(leaf))
         self._constants = [None if torch.is_tensor(leaf) else leaf for leaf in leaves]
-        self._watch = LastSite()
+        self._watch = LastSite(self.sites)
         mode: Mode = "loop" if execution.mode == "loop" else "vmap"
         self._value_and_grad = BatchedFunction(grad_and_value(self._energy), execution, self._records)
         self._parts = BatchedFunction(self._energy_parts, Execution(mode=mode, chunk_size=execution.chunk_size))
@@ -98,8 +101,7 @@ class BatchedPotential:
         Example:
             >>> warm = BatchedPotential(model, x, y).at(4.0)
         """
-        if not 0 < temperature < math.inf:
-            raise ValueError(f"temperature must be positive and finite, got {temperature}; 1 is the model's own.")
+        check_number("temperature", temperature, "1 is the model's own.")
         other = copy.copy(self)
         other.temperature, other._records = temperature, {}
         other._bind(self.execution)
@@ -188,12 +190,24 @@ class BatchedPotential:
         return prior, likelihood
 
     def _call(self, function: BatchedFunction, theta: Tensor) -> tuple[Tensor, ...]:
+        self._check_theta(theta)
+        return self._explained(function)(theta.detach(), *self._data)
+
+    def _check_theta(self, theta: Tensor) -> None:
+        check_device("theta", theta, self.sites.device, "the model is")
+        if torch._C._functorch.is_functorch_wrapped_tensor(theta):
+            raise ValueError(
+                "theta is inside a transform of torch.func (vmap, grad, ...): the energy takes all particles at once "
+                "and differentiates itself, so it would take theta for a constant. Call value_and_grad(theta) with "
+                "theta (N, D) outside of the transform; inside, a torch.autograd.Function can call it."
+            )
+        if not theta.is_floating_point():
+            raise WrongTypeError(f"theta is {theta.dtype}: an energy has a gradient only in real numbers. Pass floats.")
         if theta.dim() != 2 or theta.shape[-1] != self.dim or not len(theta):
             raise ValueError(
                 f"theta has shape {tuple(theta.shape)}, but must be (N, {self.dim}): one row a particle, "
                 "one column an unconstrained coordinate."
             )
-        return self._explained(function)(theta.detach(), *self._data)
 
     def _explained(self, function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
         """The function with torch's errors in the words of the model."""
@@ -202,7 +216,7 @@ class BatchedPotential:
             try:
                 return function(*inputs)
             except RuntimeError as error:
-                _explain(error, self._watch.name)
+                _explain(error, self._watch)
 
         return run
 
@@ -235,8 +249,8 @@ class BatchedPotential:
 
 def _inspect(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Sites, poutine.Trace]:
     """The model's sites, after a look whether the energy is finite where particles may be."""
-    if not callable(model):
-        raise ValueError(f"model must be a Pyro model (a callable), got {type(model).__name__}.")
+    check_model(model)
+    _check_arguments(model, args, kwargs)
     try:
         sites, trace = find_sites(model, args, kwargs)
         with warnings.catch_warnings():
@@ -251,21 +265,35 @@ def _inspect(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
             "a site of the model has a prior that cannot be drawn from, or has no transform to an unconstrained space "
             f"({str(error).strip() or 'an improper one?'}): the walk needs both. Give the site a wide, proper one."
         ) from error
-    except RuntimeError as error:
-        shapes = [tuple(arg.shape) for arg in (*args, *kwargs.values()) if torch.is_tensor(arg)]
-        first = str(error).splitlines()[0]
-        raise ValueError(f"the model does not run on arguments of shapes {shapes}: {first}.") from error
     except ValueError as error:
         cause = _not_finite(args, kwargs)
         if cause:
-            first = str(error).splitlines()[0]
-            raise ValueError(f"the model refuses its data: {cause}. Drop or impute those rows. ({first})") from error
+            said = f"the model refuses its data: {cause}. Drop or impute those rows. ({first_line(error)})"
+            raise ValueError(said) from error
         raise
+    except (RuntimeError, TypeError) as error:
+        if is_out_of_memory(error):
+            raise
+        kind = WrongTypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            f"the model does not run on its arguments ({described(args, kwargs)}): {first_line(error)}. Pass what it "
+            "takes: tensors of its shapes and precision, on its device, observations included."
+        ) from error
     wrong = [n for n, node in trace.nodes.items() if has_density(n, node) and not bool(node["log_prob_sum"].isfinite())]
     cause = _not_finite(args, kwargs) if wrong else ""
     if cause:
         raise ValueError(f"the log density of site {wrong[0]!r} is not finite: {cause}. Drop or impute those rows.")
     return sites, trace
+
+
+def _check_arguments(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Refuse tensors without values, and a network without observations."""
+    for name, value in {**{f"argument {i}": arg for i, arg in enumerate(args)}, **kwargs}.items():
+        if torch.is_tensor(value):
+            check_tensor(name, value)
+    y = args[1] if len(args) > 1 else kwargs.get("y")
+    if isinstance(model, BayesianNetwork) and (args or kwargs) and y is None:
+        raise ValueError("y is missing: without observations the network's output would be inferred too. Pass x and y.")
 
 
 def _not_finite(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -277,9 +305,11 @@ def _not_finite(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     return ""
 
 
-def _explain(error: RuntimeError, site: str | None) -> NoReturn:
+def _explain(error: RuntimeError, watch: LastSite) -> NoReturn:
     """Turn torch's word for what vmap cannot do into what the model's author can do."""
-    text = str(error)
+    text, site = str(error), watch.name
+    if watch.changed is not None:
+        raise ValueError(changing(watch.changed)) from error
     said = ("data-dependent control flow", "tracing tensor", ".item()", "dynamic shape")
     if any(words in text for words in said):
         raise ValueError(

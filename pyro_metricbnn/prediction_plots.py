@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .arguments import check_count, check_number, check_tensor, check_type
+from .calibration import check_prediction
 from .canvas import (
     BLACK,
     BLUE,
@@ -71,6 +73,7 @@ def plot_band(
         >>> plots.plot_band(line.predict(x[:, :1]), x[:, :1], (x[:, :1], y)).get_ylabel()
         'y'
     """
+    check_prediction("prediction", prediction)
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, got {level}: it is the probability within a band. Try 0.9.")
     if isinstance(prediction.likelihood, Categorical):
@@ -78,6 +81,9 @@ def plot_band(
     inputs, mean = column(x, "x"), column(prediction.mean, "the prediction's mean")
     if len(inputs) != len(mean):
         raise ValueError(f"x has {len(inputs)} rows, the prediction {len(mean)}: pass the x that it was made at.")
+    if not bool(inputs.isfinite().all()):
+        raise ValueError("x has entries that are not finite: they have no place in a picture. Leave those rows out.")
+    points = None if data is None else _observed(data)
     ax, order = axes_for(ax), inputs.argsort()
     along = array(inputs[order])
     edges = ((1 - level) / 2, (1 + level) / 2)
@@ -89,17 +95,26 @@ def plot_band(
         ax.fill_between(along, low, high, color=BLUE, alpha=0.35, lw=0, label=f"{level:.0%} of functions")
     ax.plot(along, array(mean[order]), color=BLUE, lw=1.8, label="mean")
     ax.set(xlabel="x", ylabel="y", xlim=(float(inputs.min()), float(inputs.max())))
-    if data is not None:
-        _draw_data(ax, column(data[0], "the data's x"), column(data[1], "the data's y"))
+    if points is not None:
+        _draw_data(ax, *points)
     if legend:
         legend_below(ax)
     return ax
 
 
-def _draw_data(ax: Axes, x: Tensor, y: Tensor) -> None:
-    """Points; and where a band leaves the data far behind, the view stays near them."""
+def _observed(data: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """x (n,) and y (n,) of the data to draw."""
+    check_type("data", data, (tuple, list), "a pair (x, y)")
+    if len(data) != 2:
+        raise ValueError(f"data has {len(data)} parts: pass a pair (x, y).")
+    x, y = column(data[0], "the data's x"), column(data[1], "the data's y")
     if len(x) != len(y):
         raise ValueError(f"the data's x has {len(x)} rows, its y {len(y)}: pass a pair (x, y) of equal lengths.")
+    return x, y
+
+
+def _draw_data(ax: Axes, x: Tensor, y: Tensor) -> None:
+    """Points; and where a band leaves the data far behind, the view stays near them."""
     reach = REACH * float(y.max() - y.min())
     low, high = ax.get_ylim()
     ax.plot(array(x), array(y), ".", color=BLACK, ms=4, label="data")
@@ -159,6 +174,11 @@ def plot_decision(
     """
     if show not in SHOWN:
         raise ValueError(f"show must be one of {', '.join(map(repr, SHOWN))}, got {show!r}.")
+    if not callable(predictor):
+        check_type("predictor", predictor, MetricBNN, "a run, or a function from inputs to a Prediction")
+    check_count("grid_size", grid_size, "a grid has two points a side or more.", least=2)
+    check_number("margin", margin, "it is a part of the data's range.", or_zero=True)
+    check_tensor("x", x)
     if x.dim() != 2 or x.shape[1] != 2:
         raise ValueError(f"x has shape {tuple(x.shape)}, but must be (n, 2): the picture is the plane of two inputs.")
     labels = column(y, "y").long()
@@ -228,9 +248,9 @@ def plot_reliability(
         >>> plots.plot_reliability(torch.tensor([0.2, 0.9, 0.8]), torch.tensor([0, 1, 1])).get_ylabel()
         'how often it was so'
     """
+    check_tensor("probs", probs)
     chance, hit, name = _outcomes(probs.detach().cpu(), column(y, "y"))
-    if num_bins < 1:
-        raise ValueError(f"num_bins must be at least 1, got {num_bins}. The usual number is 10.")
+    check_count("num_bins", num_bins, "the usual number is 10.")
     where = (chance * num_bins).long().clamp_max(num_bins - 1)
     count = chance.new_zeros(num_bins).index_add(0, where, torch.ones_like(chance))
     filled = count > 0
@@ -260,6 +280,9 @@ def _outcomes(probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor, str]:
         raise ValueError(f"probs has {len(probs)} rows, y {len(y)}: pass one class number for each row, and some rows.")
     if not bool(((probs >= 0) & (probs <= 1 + 1e-6)).all()):
         raise ValueError("probs must be from 0 to 1: pass probabilities (`prediction.probs`), not logits.")
+    num_classes = max(2, probs.shape[-1]) if probs.dim() > 1 else 2
+    if not bool(((y >= 0) & (y < num_classes) & (y == y.floor())).all()):
+        raise ValueError(f"y has values that are no class: labels are whole numbers from 0 to {num_classes - 1}.")
     if probs.shape[1:].numel() == 1:
         return probs.flatten().clamp_max(1), (y == 1).double(), "predicted probability of a one"
     if probs.dim() != 2:

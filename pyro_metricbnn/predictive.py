@@ -8,16 +8,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
+from .arguments import (
+    WrongTypeError,
+    check_count,
+    check_device,
+    check_mapping,
+    check_part,
+    check_tensor,
+    described,
+    first_line,
+)
 from .bayesianize import BayesianNetwork
 from .handlers import Unvalidated
 from .likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
+from .memory import is_out_of_memory, with_less_at_once
+from .sites import check_observed
 from .turns import in_turn
 
 GOLDEN = (math.sqrt(5) - 1) / 2
@@ -125,8 +137,7 @@ class Prediction:
 
     def quantile(self, q: float) -> Tensor:
         """The q-quantile of new observations, from one observation a draw."""
-        if not 0 <= q <= 1:
-            raise ValueError(f"q must be from 0 to 1, got {q}.")
+        check_part("q", q, "it is the probability below the quantile.")
         return self.sample().to(self.f.dtype).quantile(q, dim=0)
 
     def sample(self) -> Tensor:
@@ -138,6 +149,7 @@ class Prediction:
 
         Under normal noise they are quantiles, the same at each call; under other noise they are random.
         """
+        check_count("num_points", num_points, "it counts observations.")
         each = math.ceil(num_points / self.num_samples)  # K
         if not isinstance(self.likelihood, (Gaussian, HeteroscedasticGaussian)):
             return torch.cat([self.sample().to(self.f.dtype) for _ in range(each)])
@@ -152,6 +164,8 @@ class Prediction:
     def log_prob(self, y: Tensor) -> Tensor:
         """Log predictive density of each observation (n,), averaged over draws before the logarithm."""
         y = self.likelihood.targets(self.f[0], y)
+        first = {name: value[0] for name, value in self.parameters.items()}
+        check_observed("y", self.likelihood.distribution(self.f[0], **first), y)
         each = self._each(lambda distribution: distribution.log_prob(y))
         return each.logsumexp(0) - math.log(self.num_samples)
 
@@ -169,35 +183,96 @@ def predict(
         model: A model made by `bayesianize`.
         samples: (S, ...) a site, as `get_samples`, `draw` and Pyro's `MCMC.get_samples` give them.
         x: New inputs, or a tuple of a network's several inputs.
-        chunk_size: At most this many rows of x at once, for when memory is short.
+        chunk_size: At most this many rows of x at once, for when memory is short. Where it turns out to be, half as
+            many are tried, and said.
 
     Example:
         >>> predict(model, walk.samples(), x).mean.shape
         torch.Size([20, 1])
     """
     if not isinstance(model, BayesianNetwork):
-        raise ValueError("predict is for networks made models by bayesianize; for others use pyro.infer.Predictive.")
+        raise WrongTypeError(
+            "predict is for networks made models by bayesianize; for others use pyro.infer.Predictive."
+        )
+    if chunk_size is not None:
+        check_count("chunk_size", chunk_size, "it counts rows of x.")
+    weights = _weights(model, samples)
+    inputs = x if isinstance(x, tuple) else (x,)
+    _check_inputs(inputs, next(iter(weights.values())).device)
+    num_rows = next((len(value) for value in inputs if torch.is_tensor(value) and value.dim()), 1)
+    run = partial(_outputs, model, weights, inputs, num_rows)
+    f = with_less_at_once(run, min(chunk_size or num_rows, num_rows), "rows of x", "predict")
+    _check_outputs(f, inputs)
+    parameters = {name: value for name, value in samples.items() if name not in weights}
+    return Prediction(f=f, likelihood=model.likelihood, parameters=parameters)
+
+
+def _weights(model: BayesianNetwork, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The draws of the network's weights, (S, ...) each, in its precision."""
+    check_mapping("samples", samples, "draws (S, ...)")
     missing = [name for name in model.names if name not in samples]
     if missing:
         raise ValueError(f"the samples lack the site {missing[0]!r}: pass what get_samples, draw or MCMC give, whole.")
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"chunk_size must be at least 1, got {chunk_size}: it counts rows of x.")
-    weights = {name: samples[name] for name in model.names}
-    with torch.no_grad(), in_turn():  # a functional call lends the module other weights
-        outputs = [
-            vmap(lambda w, part=part: functional_call(model.net, w, part))(weights) for part in _parts(x, chunk_size)
-        ]
-    parameters = {name: value for name, value in samples.items() if name not in weights}
-    return Prediction(f=torch.cat(outputs, dim=1), likelihood=model.likelihood, parameters=parameters)
+    weights, num_draws = {}, 0
+    for name in model.names:
+        value, own = samples[name], model.net.get_parameter(name)
+        check_device(f"the samples of {name!r}", value, own.device, "the network is")
+        num_draws = num_draws or len(value) if value.dim() else 0
+        if not num_draws or value.shape != (num_draws, *own.shape):
+            raise ValueError(
+                f"the samples of {name!r} have shape {tuple(value.shape)}, but must be ({num_draws or 'draws'}, "
+                f"{', '.join(map(str, own.shape))}), at least one draw, as many of each site. Pass what get_samples() "
+                "or draw give."
+            )
+        if not bool(value.isfinite().all()):
+            raise ValueError(
+                f"the samples of {name!r} have {int((~value.isfinite()).sum())} entries that are not finite: leave "
+                "those draws out."
+            )
+        weights[name] = value.to(own.dtype)
+    return weights
 
 
-def _parts(x: Any, chunk_size: int | None) -> list[tuple[Any, ...]]:
-    """The network's inputs in parts of so many rows."""
-    inputs = x if isinstance(x, tuple) else (x,)
-    if chunk_size is None:
-        return [inputs]
-    rows = len(next(value for value in inputs if torch.is_tensor(value)))
-    return [
-        tuple(value[start : start + chunk_size] if torch.is_tensor(value) else value for value in inputs)
-        for start in range(0, rows, chunk_size)
-    ]
+def _check_inputs(inputs: tuple[Any, ...], device: torch.device) -> None:
+    for value in inputs:
+        if value is None or isinstance(value, (str, int, float)) or type(value).__module__ == "numpy":
+            check_tensor("x", value)
+        if torch.is_tensor(value):
+            check_device("x", value, device, "the network is")
+            if value.dim() and not len(value):
+                raise ValueError(f"x has shape {tuple(value.shape)}: there is no row to predict at. Pass at least one.")
+
+
+def _check_outputs(f: Tensor, inputs: tuple[Any, ...]) -> None:
+    """Refuse inputs that are not finite, where the network does not know what to do with them."""
+    if bool(f.isfinite().all()):
+        return
+    wrong = sum(int((~value.isfinite()).sum()) for value in inputs if torch.is_tensor(value))
+    if wrong:
+        raise ValueError(
+            f"x has {wrong} entries that are not finite, and so has what the network makes of them: drop or impute "
+            "those rows."
+        )
+
+
+def _outputs(
+    model: BayesianNetwork, weights: dict[str, Tensor], inputs: tuple[Any, ...], num_rows: int, size: int
+) -> Tensor:
+    """The network's output for all draws (S, n, ...), from so many rows of its inputs at once."""
+    parts = [inputs] if size >= num_rows else [_rows(inputs, slice(i, i + size)) for i in range(0, num_rows, size)]
+    try:
+        with torch.no_grad(), in_turn():  # a functional call lends the module other weights
+            outputs = [vmap(lambda w, part=part: functional_call(model.net, w, part))(weights) for part in parts]
+    except (TypeError, RuntimeError, AttributeError) as error:
+        if is_out_of_memory(error):
+            raise
+        kind = ValueError if isinstance(error, RuntimeError) else WrongTypeError
+        raise kind(
+            f"the network does not run on x ({described(inputs, {})}): {first_line(error)}. Pass inputs such as it was "
+            "trained on."
+        ) from error
+    return torch.cat(outputs, dim=1)
+
+
+def _rows(inputs: tuple[Any, ...], rows: slice) -> tuple[Any, ...]:
+    return tuple(value[rows] if torch.is_tensor(value) else value for value in inputs)

@@ -31,10 +31,12 @@ def set_random_state(state: dict[str, Any], own: Sequence[torch.Generator] = ())
         ValueError: This is not such a state.
     """
     try:
+        if not 0 <= state["numpy"][2] <= len(state["numpy"][1]):  # NumPy would read beyond its numbers
+            raise ValueError(f"NumPy's place is {state['numpy'][2]}")
         set_rng_state(state)
         for device, of_device in enumerate(state["cuda"][: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(of_device, device)
         for generator, of_generator in zip(own, state["own"], strict=True):
             generator.set_state(of_generator)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError) as error:
         raise ValueError(f"the state of the random generators makes no sense ({error}): start anew.") from error

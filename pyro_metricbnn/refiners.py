@@ -12,10 +12,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from .arguments import WrongTypeError, check_count, check_number
 from .curvature import MAX_HESSIAN
 from .particles import Ground, Particles, start
 
@@ -23,12 +25,15 @@ MIN_DIM = 8  # Steer's dynamics degenerate in few dimensions (D - 1 = 0 at D = 1
 ValueAndGrad = Callable[[Tensor], tuple[Tensor, Tensor]]
 SHORTEST_PATH = 304.0  # of models in posterior units: with a quarter of it 6 of 20 ordinary Pyro models were off
 MIN_POINTS = 40  # for a deviation
+NUM_POINTS = 100  # recorded, by default
 NOISE_EVERY = 0.1  # of the path over which the noise renews the drift
 TUNING_GAIN = 0.3  # of the way to the step that the last error asks for
 
 
 class Refiner(ABC):
     """Takes particles from one recorded point of the walk to the next."""
+
+    has_step_size: ClassVar[bool] = False  # whether particles carry one
 
     def padding(self, dim: int) -> int:
         """How many coordinates to add to a model of `dim`."""
@@ -37,6 +42,11 @@ class Refiner(ABC):
     def units(self, ground: Ground) -> Tensor:
         """What a drift of length 1 means in each coordinate (D,)."""
         return ground.scale
+
+    @property
+    def num_points(self) -> int:
+        """T where nothing else is said."""
+        return NUM_POINTS
 
     @abstractmethod
     def reach(self, ground: Ground) -> float:
@@ -157,6 +167,7 @@ class Steer(Refiner):
         4.0
     """
 
+    has_step_size: ClassVar[bool] = True
     effort: float = 1.0
     path: float | None = None
     warmup: float | None = None
@@ -165,20 +176,26 @@ class Steer(Refiner):
     decoherence: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("effort", "decoherence"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
+        check_number("effort", self.effort, "it trades time for fidelity; 1 is the default.")
+        check_number("decoherence", self.decoherence, "it is a length of path; inf is without noise.", or_inf=True)
         for name in ("path", "error", "step_size"):
-            if getattr(self, name) is not None and not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}; None lets the walk find it.")
-        if self.warmup is not None and not 0 <= self.warmup < 1:
-            raise ValueError(f"warmup is a part of the path, from 0 to below 1, got {self.warmup}.")
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), "None lets the walk find it.")
+        if self.warmup is not None:
+            check_number("warmup", self.warmup, "it is a part of the path; None lets the walk find it.", or_zero=True)
+            if self.warmup >= 1:
+                raise ValueError(f"warmup is a part of the path, from 0 to below 1, got {self.warmup}.")
 
     def padding(self, dim: int) -> int:
         return max(0, MIN_DIM - dim)
 
     def units(self, ground: Ground) -> Tensor:
         return ground.posterior_scale
+
+    @property
+    def num_points(self) -> int:
+        """More on a longer path, for curves through points that are further apart leave the fiber between them."""
+        return math.ceil(NUM_POINTS * math.sqrt(max(1.0, self.effort)))
 
     def length(self, dim: int) -> float:
         """The whole path."""
@@ -294,10 +311,9 @@ class _PullBack(Refiner):
     num_refinements: int = 10  # M
 
     def __post_init__(self) -> None:
-        if self.alpha is not None and not self.alpha > 0:
-            raise ValueError(f"alpha must be positive, got {self.alpha}: it is the length of a drift step.")
-        if self.num_refinements < 0:
-            raise ValueError(f"num_refinements must not be negative, got {self.num_refinements}.")
+        if self.alpha is not None:
+            check_number("alpha", self.alpha, "it is the length of a drift step.")
+        check_count("num_refinements", self.num_refinements, "it counts gradients.", least=0)
 
     def units(self, ground: Ground) -> Tensor:
         return ground.scale if self.alpha is None else torch.ones_like(ground.scale)
@@ -342,6 +358,10 @@ class Descent(_PullBack):
     eta: float = 1e-3
     mean_loss: bool = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("eta", self.eta, "it is the step of the descent; the paper takes 1e-3.")
+
     def refine(self, ground: Ground, theta: Tensor) -> Tensor:
         eta = self.eta / ground.potential.num_observations if self.mean_loss else self.eta
         for _ in range(self.num_refinements):
@@ -366,6 +386,10 @@ class Adam(_PullBack):
     num_refinements: int = 20
     lr: float = 3e-3
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("lr", self.lr, "it is Adam's rate, in prior deviations.")
+
     def refine(self, ground: Ground, theta: Tensor) -> Tensor:
         z = torch.zeros_like(theta).requires_grad_()
         optimizer = torch.optim.Adam([z], lr=self.lr)
@@ -382,4 +406,5 @@ def named_refiner(refiner: Refiner | str) -> Refiner:
         return names[refiner]()
     if isinstance(refiner, Refiner):
         return refiner
-    raise ValueError(f"refiner must be a Refiner or one of {', '.join(map(repr, names))}, got {refiner!r}.")
+    kind = ValueError if isinstance(refiner, str) else WrongTypeError
+    raise kind(f"refiner must be a Refiner or one of {', '.join(map(repr, names))}, got {refiner!r}.")

@@ -21,6 +21,8 @@ from torch import Tensor
 from torch.distributions import biject_to
 from torch.distributions.transforms import ComposeTransform, IndependentTransform
 
+from .arguments import WrongTypeError, check_mapping, check_tensor
+
 Model = Callable[..., Any]
 
 
@@ -57,7 +59,7 @@ class Sites:
         self._check_names(values)
         parts: list[Tensor] = []
         for site in self.sites:
-            value = torch.as_tensor(values[site.name], dtype=self.dtype, device=self.device)
+            value = self._as_tensor(site.name, values[site.name])
             batch = value.shape[: value.dim() - len(site.shape)]
             if value.shape[len(batch) :] != site.shape:
                 raise ValueError(
@@ -88,6 +90,7 @@ class Sites:
 
     def unflatten(self, theta: Tensor) -> dict[str, Tensor]:
         """theta (..., D) -> constrained values (..., *site shape) by name."""
+        check_tensor("theta", theta)
         if theta.shape[-1:] != (self.dim,):
             raise ValueError(
                 f"theta has shape {tuple(theta.shape)}, but the model has {self.dim} unconstrained "
@@ -111,7 +114,18 @@ class Sites:
         """The name of the site that coordinate `index` of theta belongs to."""
         return next(site.name for site in self.sites if index < site.stop)
 
+    def _as_tensor(self, name: str, value: Any) -> Tensor:
+        if torch.is_tensor(value):
+            check_tensor(f"the value of site {name!r}", value)
+        try:
+            return torch.as_tensor(value, dtype=self.dtype, device=self.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise WrongTypeError(
+                f"the value of site {name!r} is {str(value)[:60]!r}, which is no tensor of numbers: pass one."
+            ) from error
+
     def _check_names(self, values: Mapping[str, Tensor]) -> None:
+        check_mapping("values", values, "the values of sites")
         missing, unknown = set(self.names) - set(values), set(values) - set(self.names)
         if missing or unknown:
             said = [f"{what} {sorted(names)}" for what, names in (("missing", missing), ("unknown", unknown)) if names]
@@ -156,7 +170,7 @@ def find_sites(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
         )
     unknown = {n for n, node in again.nodes.items() if node["type"] == "sample"} - set(trace.nodes)
     if unknown:
-        raise ValueError(_changing(sorted(unknown)[0]))
+        raise ValueError(changing(sorted(unknown)[0]))
     first = trace.nodes[sites[0].name]["value"]
     return Sites(tuple(sites), first.device, first.dtype), trace
 
@@ -183,9 +197,28 @@ def _check_node(name: str, node: Mapping[str, Any]) -> None:
                 f"the observed site {name!r} has no data (shape {tuple(node['value'].shape)}): "
                 "there is nothing to condition on. Pass at least one observation."
             )
+        if node["mask"] is None:
+            check_observed(f"the observed site {name!r}", fn, node["value"])
         return
     if not node["value"].is_floating_point():
         raise ValueError(f"the latent site {name!r} is {node['value'].dtype}: only real sites can be walked on.")
+
+
+def check_observed(name: str, fn: Any, value: Any) -> None:
+    """Refuse an observation that its distribution cannot give; what is NaN is left to those who can say whose it is."""
+    try:
+        inside = torch.as_tensor(fn.support.check(value))
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError):  # no support, or shapes that do not fit
+        return
+    if bool(inside.all()) or not torch.is_tensor(value) or bool(value.isnan().any()):
+        return
+    while hasattr(fn, "base_dist") and type(fn).__name__ in ("Independent", "ExpandedDistribution"):
+        fn = fn.base_dist
+    raise ValueError(
+        f"{name} has {int((~inside).sum())} values outside the support of its {type(fn).__name__} "
+        f"({fn.support}; they go from {value.min()} to {value.max()}): the model gives them no density. Check how they "
+        "are coded: classes count from 0, a Bernoulli has 0 and 1, counts are not negative."
+    )
 
 
 class RefuseDiscrete(Messenger):
@@ -205,7 +238,7 @@ class RefuseDiscrete(Messenger):
 def _check_same(name: str, node: Mapping[str, Any], other: Mapping[str, Any] | None) -> None:
     """Refuse a site whose presence, shape or support depends on the values of other sites."""
     if other is None or other["value"].shape != node["value"].shape:
-        raise ValueError(_changing(name))
+        raise ValueError(changing(name))
     if not _equal(node["fn"].support, other["fn"].support):
         raise ValueError(
             f"the support of site {name!r} depends on another site's value: its transform would have to change "
@@ -213,7 +246,21 @@ def _check_same(name: str, node: Mapping[str, Any], other: Mapping[str, Any] | N
         )
 
 
-def _changing(name: str) -> str:
+def check_structure(sites: Sites, trace: poutine.Trace) -> None:
+    """Refuse a later call of the model that has other latent sites, or of other shapes."""
+    shapes = {site.name: site.shape for site in sites.sites}
+    found = {
+        name: node["value"].shape
+        for name, node in trace.nodes.items()
+        if node["type"] == "sample" and not node["is_observed"] and not site_is_subsample(node)
+    }
+    for name in [*shapes, *found]:
+        if shapes.get(name) != found.get(name):
+            raise ValueError(changing(name))
+
+
+def changing(name: str) -> str:
+    """What to say of a model whose sites are not the same at each call."""
     return (
         f"the model's structure changes from call to call (see site {name!r}): all particles need the same sites "
         "with the same shapes. Sample every site always, and pick with torch.where what is used."

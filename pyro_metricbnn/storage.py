@@ -2,17 +2,19 @@
 
 In: a tree of tensors and plain Python values.  Out: a file, and from it the tree again, checked.
 
-A file is torch's zip of tensors, read with `weights_only`: what is not a tensor, a number, a string or a container
-of them is refused, on the way in and on the way out.
+A file is torch's zip of tensors: what is not a tensor, a number, a string or a container of them is refused, on the way
+in and, by `archive`, on the way out.
 """
 
 from __future__ import annotations
 
 import errno
+import glob
 import os
+import time
 import uuid
-import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,11 +22,15 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
+from .archive import load_tree
+from .arguments import check_type
+
 FORMAT, VERSION = "pyro_metricbnn", 1
 KINDS = {
     "posterior": "a saved MetricBNN: MetricBNN.load reads it",
     "checkpoint": "the checkpoint of a walk: pass it as checkpoint= to go on with that walk",
 }
+LEFT_OVER = 3600.0  # seconds since a file that is being written was last written to: its process is no more
 FilePath = str | os.PathLike[str]
 
 
@@ -91,6 +97,7 @@ def write(path: FilePath, kind: str, content: Mapping[str, Any]) -> None:
 def write_whole(path: FilePath, fill: Callable[[IO[bytes]], object]) -> None:
     """All goes to a new file in the same folder, which takes the place of the old one when it is whole."""
     target = writable(path)
+    clear_left_over(target, LEFT_OVER)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with open(temporary, "xb") as file:
@@ -111,14 +118,30 @@ def write_whole(path: FilePath, fill: Callable[[IO[bytes]], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def clear_left_over(target: Path, idle: float) -> None:
+    """Remove what processes that were killed while they wrote `target` left, if idle for so many seconds."""
+    for file in target.parent.glob(f".{glob.escape(target.name)}.????????.tmp"):
+        with suppress(OSError):
+            if time.time() - file.stat().st_mtime >= idle:
+                file.unlink()
+
+
 def writable(path: FilePath) -> Path:
     """Where a file would be written, links followed; refused, before long work starts, where none can be."""
+    check_path(path)
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise ValueError(f"{target} is a folder: name a file in it.")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"the folder {target.parent} does not exist: make it first.")
+    if not os.access(target.parent, os.W_OK):
+        raise PermissionError(f"the folder {target.parent} cannot be written to: choose another place.")
     return target
+
+
+def check_path(path: Any) -> None:
+    """Refuse what names no file."""
+    check_type("path", path, (str, os.PathLike), "the name of a file, a str or a pathlib.Path")
 
 
 def plain(value: Any, where: str = "") -> Any:
@@ -151,16 +174,13 @@ def read(path: FilePath, kind: str, device: torch.device | str | None = None) ->
         FileNotFoundError: There is no file.
         ValueError: It is truncated, damaged, foreign, of another kind or of a newer version.
     """
+    check_path(path)
     source = Path(path)
     if source.is_dir():
         raise ValueError(f"{source} is a folder: name the file in it.")
     if not source.exists():
         raise FileNotFoundError(f"there is no file {source}: check the name and the working folder, {Path.cwd()}.")
-    _check_archive(source)
-    try:
-        document = torch.load(source, map_location=device, weights_only=True)
-    except Exception as error:  # of some twenty types, by where a file is wrong
-        raise ValueError(_refusal(source, error)) from error
+    document = load_tree(source, device)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ValueError(f"{source} is not a file of {FORMAT}: it was written by another program.")
     if type(document.get("version")) is not int or document["version"] > VERSION:
@@ -173,30 +193,3 @@ def read(path: FilePath, kind: str, device: torch.device | str | None = None) ->
     if found != kind:
         raise ValueError(f"{source} is no {kind}, but {KINDS.get(found, repr(found)[:80])}.")
     return content.part("content")
-
-
-def _check_archive(source: Path) -> None:
-    """Refuse what is not a whole zip archive: torch does not look at the check sums."""
-    try:
-        with zipfile.ZipFile(source) as archive:
-            if sum(entry.file_size for entry in archive.infolist()) > source.stat().st_size:
-                raise zipfile.BadZipFile("it would unpack to more than it is")
-            damaged = archive.testzip()
-        if damaged:
-            raise zipfile.BadZipFile(f"the check sum of {damaged} is wrong")
-    except PermissionError:
-        raise
-    except Exception as error:  # zipfile raises what it trips over
-        raise ValueError(
-            f"{source} is truncated or damaged, or no file of {FORMAT} ({error}): copy or write it again."
-        ) from error
-
-
-def _refusal(source: Path, error: Exception) -> str:
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    if "is_available() is False" in str(error):
-        return f"{source} has tensors of a device that is not here ({first}): pass device='cpu' to load it there."
-    return (
-        f"{source} has more than tensors and plain values, or is no file of {FORMAT}, and was not run: {first} "
-        "Do not open it in another way unless you trust who wrote it."
-    )

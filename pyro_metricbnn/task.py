@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .arguments import check_count
 from .bayesianize import BayesianNetwork
 from .canvas import own_numbers
 from .pointwise import Draws, Layout, find_layout
@@ -71,8 +72,8 @@ def set_task(
     """
     (x_test, y_test), (args, kwargs) = test, arguments
     _check_test(model, x_test, y_test)
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"chunk_size must be at least 1, got {chunk_size}: it counts rows of x.")
+    if chunk_size is not None:
+        check_count("chunk_size", chunk_size, "it counts rows of x.")
     if not args and not kwargs:
         found = (own_arguments(source) for source in posteriors.values())
         args, kwargs = next((each for each in found if each[0] or each[1]), ((), {}))

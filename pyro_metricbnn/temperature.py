@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .arguments import WrongTypeError, check_count, check_model
 from .inference import MetricBNN
 from .pointwise import Draws, Pointwise, find_layout
 from .sites import Model
@@ -45,8 +46,8 @@ def choose_temperature(
 ) -> TemperatureChoice:
     """Run `MetricBNN` at each temperature, and keep the one that predicts the validation data best.
 
-    The posterior of a network with a simple prior is often surer than its predictions deserve: on ten splits of seven UCI
-    sets this took the mean test NLL from .419 to .379, and made it worse on one set, by .007.
+    The posterior of a network with a simple prior is often surer than its predictions deserve: on ten splits of seven
+    UCI sets this took the mean test NLL from .419 to .379, and made it worse on one set, by .007.
 
     Args:
         model: A Pyro model, whose data plates have the size of the data it is given.
@@ -64,13 +65,14 @@ def choose_temperature(
         >>> choice.best.draw(5)["weight"].shape
         torch.Size([5, 1, 2])
     """
-    if not temperatures:
+    check_model(model)
+    if not len(temperatures):
         raise ValueError("temperatures is empty: give at least one, as (1.0, 4.0, 16.0).")
-    if num_samples < 1:
-        raise ValueError(f"num_samples must be at least 1, got {num_samples}.")
+    check_count("num_samples", num_samples, "the validation rows are predicted with them.")
     if torch.is_tensor(validation) or not isinstance(validation, Sequence) or isinstance(validation, str):
-        raise TypeError(
-            f"validation must be the model's arguments for the validation rows, as (x, y), got {type(validation).__name__}."
+        kind = type(validation).__name__
+        raise WrongTypeError(
+            f"validation must be the model's arguments for the validation rows, as (x, y), got {kind}."
         )
     layout = find_layout(model, tuple(validation), {})
     if not layout.observed:

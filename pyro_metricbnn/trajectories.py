@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .arguments import check_count, check_tensor, check_type, real_device
 from .sites import Sites
 from .storage import Content
 
@@ -50,6 +51,23 @@ class Trajectories:
     sites: Sites
     spacing: float
 
+    def __post_init__(self) -> None:
+        check_type("sites", self.sites, Sites, "the sites of a model, as BatchedPotential(model, x, y).sites are")
+        for name in ("thetas", "energies", "energy_errors", "drift_survived", "step_sizes", "frozen_at", "positions"):
+            check_tensor(name, getattr(self, name))
+        if self.thetas.dim() != 3 or self.thetas.shape[2] != self.sites.dim:
+            raise ValueError(
+                f"thetas has shape {tuple(self.thetas.shape)}, but must be (N, T + 1, {self.sites.dim}): walks, "
+                "points, coordinates of the model."
+            )
+        walks, steps = self.num_particles, self.num_steps
+        shapes: dict[str, tuple[int, ...]] = {"energies": (walks, steps + 1), "energy_errors": (walks, steps)}
+        shapes |= {"drift_survived": (walks, steps), "step_sizes": (steps,)}
+        shapes |= {"frozen_at": (walks,), "positions": (steps + 1,)}
+        for name, shape in shapes.items():
+            if getattr(self, name).shape != shape:
+                raise ValueError(f"{name} has shape {tuple(getattr(self, name).shape)}, but thetas ask for {shape}.")
+
     @property
     def num_particles(self) -> int:
         """N."""
@@ -87,8 +105,11 @@ class Trajectories:
 
     def thinned(self, every: int) -> Trajectories:
         """Every `every`-th point, and the MAP."""
-        if every < 1:
-            raise ValueError(f"every must be at least 1, got {every}: it counts points.")
+        check_count("every", every, "it counts points.")
+        if every > self.num_steps:
+            raise ValueError(
+                f"every must be at most {self.num_steps}, the steps of the walk, got {every}: none is left."
+            )
         last = range(every, self.num_steps + 1, every)
         points = torch.tensor([0, *last], device="cpu")
         steps = points[1:] - 1
@@ -132,7 +153,20 @@ class Trajectories:
 
     def stored(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Trajectories:
         """The same record with its thetas in another precision or on another device, for large D."""
+        check_storage(dtype, device)
         return replace(self, thetas=self.thetas.to(dtype=dtype, device=device))
+
+
+def check_storage(
+    dtype: torch.dtype | None, device: torch.device | str | None, names: tuple[str, str] = ("dtype", "device")
+) -> None:
+    """Refuse a precision or a place that cannot hold a record."""
+    if dtype is not None:
+        check_type(names[0], dtype, torch.dtype, "a torch.dtype, such as torch.float16")
+        if not dtype.is_floating_point:
+            raise ValueError(f"{names[0]} is {dtype}, which cuts off fractions: pass a real one, as torch.float16.")
+    if device is not None:
+        real_device(names[1], device)
 
 
 class Recorder:

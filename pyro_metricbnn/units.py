@@ -16,7 +16,7 @@ from torch.func import vmap
 
 from .handlers import Unvalidated
 from .potential import BatchedPotential
-from .sites import Site
+from .sites import Site, check_structure
 
 NUM_DRAWS = 300
 
@@ -66,7 +66,9 @@ def prior_units(potential: BatchedPotential) -> PriorUnits:
 def _prior_trace(potential: BatchedPotential) -> poutine.Trace:
     """The latent sites drawn from their priors, the observations as they are."""
     with Unvalidated(), torch.no_grad():
-        return poutine.trace(potential.model).get_trace(*potential.args, **potential.kwargs)
+        trace = poutine.trace(potential.model).get_trace(*potential.args, **potential.kwargs)
+    check_structure(potential.sites, trace)
+    return trace
 
 
 def _is_fixed(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:

@@ -16,6 +16,8 @@ from .particles import Ground, Particles, start
 from .refiners import Refiner
 from .trajectories import Recorder, Trajectories
 
+FEWEST = 4  # points of each particle for a posterior with all that belongs to it: R-hat splits them into halves of two
+
 
 def checked(particles: Particles) -> Particles:
     """The particles, if they can leave the MAP."""
@@ -53,19 +55,31 @@ def leave(ground: Ground, refiner: Refiner, make_record: NewRecord) -> tuple[Gro
 def go_on(
     ground: Ground, refiner: Refiner, state: WalkState, thin: int, checkpoint: Checkpoint | None, progress: bool
 ) -> Trajectories:
-    """The steps that are left; a particle whose energy is not finite stays where it last was sound."""
+    """The steps that are left; a particle whose energy is not finite stays where it last was sound.
+
+    Ctrl-C ends the walk with the points that it has. (Waiting for the end of the step would leave the interruption
+    without an answer for as long as a step takes: minutes, for a large network.)
+    """
     said = {"desc": "walk (resumed)" if state.resumed else "walk", "unit": " steps", "disable": not progress}
     with tqdm(total=ground.num_steps, initial=state.step, **said) as bar:
-        while state.step < ground.num_steps:
+        try:
+            while state.step < ground.num_steps:
+                if checkpoint is not None:
+                    checkpoint.write(ground, state)
+                _advance(ground, refiner, state, thin)
+                bar.update()
+                if progress:
+                    energy, alive = float(state.particles.energy.mean()), int(state.alive.sum())
+                    bar.set_postfix(energy=f"{energy:.1f}", alive=alive, refresh=False)
             if checkpoint is not None:
-                checkpoint.write(ground, state)
-            _advance(ground, refiner, state, thin)
-            bar.update()
-            if progress:
-                energy, alive = float(state.particles.energy.mean()), int(state.alive.sum())
-                bar.set_postfix(energy=f"{energy:.1f}", alive=alive, refresh=False)
-    if checkpoint is not None:
-        checkpoint.write(ground, state, now=True)
+                checkpoint.write(ground, state, now=True)
+        except KeyboardInterrupt:
+            state.record.length = state.step // thin  # a point that was half recorded does not count
+            if checkpoint is not None:
+                checkpoint.write(ground, state, now=True)
+            if state.record.length < FEWEST:
+                raise
+            _say_interrupted(state.record.length, ground.num_steps // thin, checkpoint)
     if not bool(state.alive.all()):
         lost = int((~state.alive).sum())
         warnings.warn(
@@ -77,16 +91,28 @@ def go_on(
     return state.record.trajectories()
 
 
+def _say_interrupted(length: int, num_points: int, checkpoint: Checkpoint | None) -> None:
+    to_go_on = (
+        "The same call with checkpoint=path would go on where it was interrupted"
+        if checkpoint is None
+        else f"The same call goes on from {checkpoint.path} to the whole walk"
+    )
+    warnings.warn(
+        f"the walk was interrupted: it has {length} of {num_points} points of each particle, and these are kept and "
+        f"used. {to_go_on}. A second interruption, in what follows, goes through.",
+        stacklevel=4,
+    )
+
+
 def _advance(ground: Ground, refiner: Refiner, state: WalkState, thin: int) -> None:
-    """One step."""
+    """One step. The state changes at its end and all at once: an interruption before leaves it as it was."""
     moved, error = refiner.advance(ground, state.particles)
-    state.alive = state.alive & moved.is_finite
-    moved = moved.where(state.alive, state.particles)
-    state.step += 1
-    if state.step % thin == 0:
+    alive = state.alive & moved.is_finite
+    moved = moved.where(alive, state.particles)
+    if (state.step + 1) % thin == 0:
         survived = _survived(ground, refiner, state.particles, moved)
-        state.record.record(moved.theta, moved.energy, error, survived, moved.step_size, state.alive)
-    state.particles = moved
+        state.record.record(moved.theta, moved.energy, error, survived, moved.step_size, alive)
+    state.particles, state.alive, state.step = moved, alive, state.step + 1
 
 
 def _survived(ground: Ground, refiner: Refiner, before: Particles, after: Particles) -> Tensor:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .arguments import WrongTypeError, check_count, check_type
 from .autoencoder_map import BEND_EVERY, AutoencoderMap
 from .canvas import (
     BLACK,
@@ -46,7 +47,7 @@ def _walks(walks: Trajectories | MetricBNN) -> Trajectories:
     if isinstance(walks, MetricBNN):
         return walks.trajectories
     if not isinstance(walks, Trajectories):
-        raise ValueError(f"walks must be Trajectories or a MetricBNN that has run, got {type(walks).__name__}.")
+        raise WrongTypeError(f"walks must be Trajectories or a MetricBNN that has run, got {type(walks).__name__}.")
     return walks
 
 
@@ -74,14 +75,21 @@ def plot_walks(
         >>> plots.plot_walks(walk, BatchedPotential(model, x, y), grid_size=10).get_title()
         ''
     """
-    ax, trajectories = axes_for(ax, 5.8, 4.6), _walks(walks)
+    trajectories = _walks(walks)
+    check_count("grid_size", grid_size, "a grid has two points a side or more.", least=2)
+    check_type("potential", potential, (BatchedPotential, type(None)), "a BatchedPotential, or None")
+    if potential is not None and potential.dim != trajectories.sites.dim:
+        raise ValueError(
+            f"the potential has {potential.dim} coordinates, the walks {trajectories.sites.dim}: it is another model's."
+        )
+    plane = Plane.of_walks(trajectories)
+    ax = axes_for(ax, 5.8, 4.6)
     from matplotlib.patheffects import withStroke
 
     if potential is None and isinstance(walks, MetricBNN):
         args, kwargs = walks.kernel.example_arguments
         with own_numbers(trajectories.energies.device):  # a look at the model draws from it
             potential = BatchedPotential(walks.model, *args, **kwargs)
-    plane = Plane.of_walks(trajectories)
     points = plane.project(trajectories.thetas.to(trajectories.sites.dtype)).detach().cpu()  # (N, T + 1, 2)
     if potential is not None:
         _draw_energy(ax, plane, potential, points, grid_size)
@@ -161,6 +169,8 @@ def plot_segments(
     """
     if isinstance(latent_map, MetricBNN):
         return plot_segments(latent_map.latent_map, trajectories or latent_map.trajectories, legend=legend, ax=ax)
+    check_type("latent_map", latent_map, LatentMap, "a fitted LatentMap, or a MetricBNN that has run")
+    check_type("trajectories", trajectories, (Trajectories, type(None)), "the Trajectories of a walk, or None")
     if not hasattr(latent_map, "theta_star"):
         raise ValueError("the latent map has not been fitted: call fit(trajectories) first.")
     plane = Plane.of_segments(latent_map)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyro
@@ -11,6 +12,16 @@ import torch
 from pyro_metricbnn import MetricBNN
 
 from .runs import hierarchical_run, network_run
+
+NEEDS_BENCHMARKS = ["test_benchmark*.py", "test_claims.py", "test_pyro_models.py"]
+collect_ignore_glob = [] if find_spec("sklearn") else NEEDS_BENCHMARKS  # with the extra test alone
+
+
+def pytest_configure() -> None:
+    """One core for each worker of pytest -n, and for the processes that its tests start."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        os.environ["OMP_NUM_THREADS"] = "1"
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks import bias, closed_forms
 from benchmarks.datasets import banana, snelson
 from benchmarks.heat_maps import HeatMap, colour_scale
 from benchmarks.prefixes import prefix
-from pyro_metricbnn import MetricBNN
+from pyro_metricbnn import BatchedPotential, MetricBNN
 
 PNG = b"\x89PNG\r\n\x1a\n"
 PICTURES = {
@@ -88,3 +90,31 @@ def test_a_missing_value_does_not_spoil_the_scale_of_colours() -> None:
     scale = colour_scale([HeatMap([[0.0, 1.0], [float("nan"), 0.5]], "ab", "cd", "row", "column", "title")])
     assert scale.vmin == 0
     assert scale.vmax <= 1
+
+
+@pytest.mark.parametrize("target", closed_forms.targets(), ids=lambda target: target.name)
+def test_the_energy_of_a_closed_form_has_no_slope_on_average_over_its_exact_draws(target: closed_forms.Target) -> None:
+    draws = target.draw(2000)
+    potential = BatchedPotential(target.model)
+    sizes = [site.shape.numel() for site in potential.sites.sites]
+    parts = zip(potential.sites.sites, draws.split(sizes, dim=1), strict=True)
+    grad = potential.grad(potential.flatten({site.name: part.reshape(-1, *site.shape) for site, part in parts}))
+    error = grad.std(0) / math.sqrt(len(grad))
+    assert float((grad.mean(0) / error).abs().max()) < 5.0
+
+
+def test_the_bias_of_exact_draws_is_nothing_and_that_of_one_mode_of_two_is_not() -> None:
+    target = closed_forms.two_modes("far apart", 5, 8.0)
+    exact, others = target.draw(20_000), target.draw(20_000)
+    found, of_one_mode = bias.errors(others, exact), bias.errors(others[others[:, 0] > 0], exact)
+    assert found["mean"] < 0.05
+    assert found["deviation"] == pytest.approx(1.0, abs=0.03)
+    assert found["mass"] == pytest.approx(0.9, abs=0.01)
+    assert of_one_mode["mean"] > 0.9
+    assert of_one_mode["mass"] < 0.5
+
+
+@pytest.mark.slow
+def test_the_bias_of_a_named_closed_form_is_measured_and_in_the_table(tmp_path: Path) -> None:
+    bias.main(["Gamma", "--quick", "--out", str(tmp_path)])
+    assert "rate of a Poisson" in (tmp_path / "bias" / "bias.md").read_text()

@@ -102,6 +102,7 @@ def test_our_autoencoders_draws_come_near_the_walk_that_they_were_fitted_to(net:
     assert drawn - walked <= 0.15
 
 
+@pytest.mark.alone
 def test_fitting_the_latent_map_takes_at_most_a_tenth_of_the_walk(metric: MetricBNN, problem: Problem) -> None:
     def walk() -> None:
         metric.kernel.walk(problem.x, problem.y, progress=False)
@@ -112,11 +113,13 @@ def test_fitting_the_latent_map_takes_at_most_a_tenth_of_the_walk(metric: Metric
 # ----------------------------------------------------------------------------------------- speed
 
 
+@pytest.mark.alone
 def test_a_cold_walk_takes_no_longer_than_training_an_ensemble(data_folder: Path | None) -> None:
     times = cold_start.compare(data_folder, rounds=3)
     assert statistics.median(times["walk"]) <= statistics.median(times["ensemble"])
 
 
+@pytest.mark.alone
 def test_gradients_come_fifty_times_as_fast_as_from_a_loop_over_pyro() -> None:
     """A guard; the benchmark has the figure, from an idle machine."""
     rates = throughput.measure(num_particles=20, depth=3, width=32)["rates"]

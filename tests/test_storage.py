@@ -161,7 +161,7 @@ def test_arguments_that_no_file_can_hold_are_named(metric: MetricBNN, tmp_path: 
     kernel = DriftRefineKernel(network())
     kernel.example_arguments = ((X,), {"extra": [Data()]})
     other = MetricBNN(kernel)
-    other._trajectories, other.latent_map = metric.trajectories, metric.latent_map
+    other._trajectories, other._fitted = metric.trajectories, metric._fitted
     with pytest.raises(ValueError, match=r"arguments\[1\]\['extra'\]\[0\] is a .*Data.*data=False"):
         other.save(tmp_path / "posterior.pt")
     assert list(tmp_path.iterdir()) == []

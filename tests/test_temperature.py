@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pyro
 import pytest
@@ -57,7 +58,7 @@ def test_the_one_that_predicts_the_validation_rows_best_is_chosen() -> None:
     x_valid = torch.randn(200, 8)
     y_valid = x_valid[:, :1] + 2.0 * torch.randn(200, 1)
     model = bayesianize(nn.Linear(8, 1), Gaussian(0.05), prior_scale=10.0)
-    settings = {"num_particles": 6, "num_steps": 30, "progress": False}
+    settings: dict[str, Any] = {"num_particles": 6, "num_steps": 30, "progress": False}
     choice = choose_temperature(model, x, y, validation=(x_valid, y_valid), temperatures=(1, 16, 400), **settings)
     assert choice.best.kernel.temperature == 400
     assert list(choice.nll) == [1, 16, 400]
@@ -117,7 +118,7 @@ def test_a_saved_run_keeps_its_temperature(tmp_path: Path) -> None:
 
 def test_a_walk_does_not_go_on_at_another_temperature(tmp_path: Path) -> None:
     file = tmp_path / "walk.pt"
-    settings = {"num_particles": 2, "checkpoint": file, "progress": False}
+    settings: dict[str, Any] = {"num_particles": 2, "checkpoint": file, "progress": False}
     DriftRefineKernel(regression(), num_steps=3).walk(X, Y, **settings)
     with pytest.raises(ValueError, match=r"temperature was 1\.0, now 4\.0"):
         DriftRefineKernel(regression(), num_steps=3, temperature=4.0).walk(X, Y, **settings)

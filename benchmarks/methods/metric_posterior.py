@@ -18,7 +18,8 @@ NUM_DRAWS = 1000
 def ran(task: Task, effort: float = 1.0, temperature: float = 1.0) -> MetricBNN:
     """A walk from the trained network and its latent map."""
     refiner = Steer(effort=effort * task.share)
-    kernel = DriftRefineKernel(task.model, refiner=refiner, num_steps=task.count(100, 10), temperature=temperature)
+    num_steps = None if task.share == 1 else task.count(100, 10)
+    kernel = DriftRefineKernel(task.model, refiner=refiner, num_steps=num_steps, temperature=temperature)
     metric = MetricBNN(kernel, num_particles=task.count(20, 4))
     return metric.run(task.problem.x, task.problem.y, progress=False)
 

@@ -4,7 +4,8 @@ It takes no trained network: eight members of the same hidden layers are trained
 rows of the training part that it sets aside itself, and each then starts a microcanonical chain on all of that part.
 The prior is the task's. Members, training and the 5,000 warm-up steps are those of the package's own examples; 1,000
 draws each, of which every tenth predicts. For real targets its networks have a second output, the noise's scale at that
-input; the task's known noise is not told to it. Compiling is part of its time, at each fit.
+input; the task's known noise is not told to it. Draws with an output that is not finite are left out. Compiling is part
+of its time, at each fit.
 """
 
 from __future__ import annotations
@@ -68,6 +69,9 @@ def fit(task: Task) -> Predictor:
     def predictor(x: Tensor) -> Prediction:
         raw = torch.from_numpy(np.array(estimator.predict(x.numpy(), raw=True)))  # (members, draws, n, C)
         f = raw.flatten(0, 1)
+        f = f[f.isfinite().flatten(1).all(1)]
+        if not len(f):
+            raise ValueError("all of MILE's chains left the finite numbers.")
         if isinstance(task.likelihood, Categorical):
             return task.prediction(f)
         return Prediction(f=f, likelihood=HeteroscedasticGaussian(floor=NOISE_FLOOR), parameters={})

@@ -1,8 +1,9 @@
 """Stochastic gradient Langevin dynamics (Welling and Teh, 2011), by the `posteriors` library.
 
 Eight chains leave the MAP at once, on minibatches of 32, at temperature 1 and a constant rate: a smaller one is nearer
-to the posterior and moves less. The rates are those of the log posterior of all data, not of its mean. A step is half
-the gradient and half the library; eight chains cost little more than one.
+to the posterior and moves less. The rates are those of the log posterior of all data, not of its mean, for regression
+in units of the noise variance. A step is half the gradient and half the library; eight chains cost little more than
+one.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def chains(
 def fit(task: Task, lr: float) -> Predictor:
     """Thinned points of the chains."""
     num_chains = task.count(NUM_CHAINS)
-    draws = chains(task, lr, num_chains, task.count(NUM_STEPS, 50), NUM_DRAWS)
+    draws = chains(task, lr * task.noise_variance, num_chains, task.count(NUM_STEPS, 50), NUM_DRAWS)
     return predictor(task, draws)
 
 

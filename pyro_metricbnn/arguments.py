@@ -1,0 +1,117 @@
+"""What callers pass, looked at before work starts.
+
+In: an argument and what it is called.  Out: nothing, or an error that says what, why and what to do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+
+class WrongTypeError(TypeError, ValueError):
+    """An argument of a type that cannot be right; a ValueError too, as every refusal of this library is."""
+
+
+def check_type(name: str, value: Any, types: type | tuple[type, ...], wanted: str) -> None:
+    """Refuse a value that is none of these types; `wanted` says what to pass instead."""
+    if not isinstance(value, types):
+        given = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise WrongTypeError(f"{name} must be {wanted}, got {given}.")
+
+
+def check_model(model: Any) -> None:
+    """Refuse what cannot be called."""
+    if not callable(model):
+        raise WrongTypeError(
+            f"model must be a Pyro model (a callable), got {type(model).__name__}: pass a function with pyro.sample "
+            "in it, or a network made a model with bayesianize."
+        )
+
+
+def check_whole(name: str, value: Any, why: str) -> None:
+    """Refuse what is not a whole number."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or torch.is_tensor(value):
+        raise WrongTypeError(f"{name} must be a whole number, got {str(value)[:60]!r}: {why}")
+
+
+def check_count(name: str, value: Any, why: str, *, least: int = 1) -> None:
+    """Refuse what is not a whole number of at least `least`."""
+    check_whole(name, value, why)
+    if value < least:
+        said = "must not be negative" if least == 0 else f"must be at least {least}"
+        raise ValueError(f"{name} {said}, got {value}: {why}")
+
+
+def check_number(name: str, value: Any, why: str, *, or_zero: bool = False, or_inf: bool = False) -> None:
+    """Refuse what is not a positive number; zero and infinity only where they mean something."""
+    if isinstance(value, (str, bytes, bool)) or not hasattr(value, "__float__"):
+        raise WrongTypeError(f"{name} must be a number, got {value!r}: {why}")
+    number = float(value)
+    if not (number > 0 or (or_zero and number == 0)) or (math.isinf(number) and not or_inf):
+        said = "must be positive and finite"
+        if or_zero:
+            said = "must not be negative" if number < 0 else "must be finite and not negative"
+        raise ValueError(f"{name} {said}, got {value}: {why}")
+
+
+def check_part(name: str, value: Any, why: str) -> None:
+    """Refuse what is not a number from 0 to 1."""
+    check_number(name, value, why, or_zero=True)
+    if value > 1:
+        raise ValueError(f"{name} must be from 0 to 1, got {value}: {why}")
+
+
+def check_tensor(name: str, value: Any) -> None:
+    """Refuse what is not a tensor, or one without values."""
+    if not torch.is_tensor(value):
+        given = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise WrongTypeError(f"{name} must be a tensor, got {given}: pass torch.as_tensor({name}).")
+    if value.device.type == "meta":
+        raise ValueError(f"{name} is on the meta device, where tensors have no values: pass one on a real device.")
+
+
+def check_device(name: str, value: torch.Tensor, device: torch.device, of: str) -> None:
+    """Refuse a tensor that is not where it is to be used."""
+    check_tensor(name, value)
+    if value.device != device:
+        raise ValueError(f"{name} is on {value.device}, but {of} on {device}: pass it .to({str(device)!r}).")
+
+
+def check_mapping(name: str, value: Any, what: str) -> None:
+    """Refuse what is not a mapping by name."""
+    check_type(name, value, Mapping, f"a dict of {what} by name")
+
+
+def real_device(name: str, device: Any) -> torch.device:
+    """A device on which tensors have values."""
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        first = (str(error).splitlines() or [""])[0]
+        kind = ValueError if isinstance(device, str) else WrongTypeError
+        raise kind(
+            f"{name} is {device!r}, which is no device ({first}): pass for example 'cpu' or 'cuda:0'."
+        ) from error
+    if found.type == "meta":
+        raise ValueError(f"{name} is the meta device, where tensors have no values: pass for example 'cpu'.")
+    return found
+
+
+def described(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """A model's arguments in words."""
+
+    def said(value: Any) -> str:
+        if torch.is_tensor(value):
+            return f"a {value.dtype} tensor of shape {tuple(value.shape)} on {value.device}"
+        return type(value).__name__
+
+    return ", ".join([*map(said, args), *(f"{name}= {said(value)}" for name, value in kwargs.items())]) or "none"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without its last full stop; its type, if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].removesuffix(".")

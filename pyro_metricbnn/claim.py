@@ -1,0 +1,85 @@
+"""A file for one process alone, until that process ends or is killed.
+
+In: the path of a file that is written again and again.  Out: a context in which no other process has claimed it.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from .storage import clear_left_over
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+HELD = (errno.EACCES, errno.EAGAIN)
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """The file at `path` for this process; what killed ones left half-written beside it is cleared away.
+
+    The system lets go of the claim when the process ends, however it ends. It is not made where files cannot be
+    locked: on Windows, and on some network drives.
+
+    Raises:
+        ValueError: Another process has claimed it.
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    if fcntl is None:
+        yield
+        return
+    file = _locked(lock, path)
+    try:
+        yield
+    finally:
+        if file is not None:
+            lock.unlink(missing_ok=True)
+            file.close()
+
+
+def _locked(lock: Path, path: Path) -> IO[bytes] | None:
+    """The lock file, open and locked; None where that cannot be done.
+
+    By lockf and not flock: forked workers of a DataLoader, which outlive a killed process for seconds, do not hold it.
+    """
+    while True:
+        try:
+            file = open(lock, "a+b", buffering=0)  # noqa: SIM115  (what is open is the claim)
+        except OSError:
+            return None
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            if error.errno not in HELD:
+                return None
+            raise ValueError(
+                f"{path} is the checkpoint of a walk that goes on in another process ({_holder(lock)}): two would "
+                "overwrite each other's state. Wait until it is over, stop it, or take another path."
+            ) from error
+        with suppress(FileNotFoundError):  # whoever had it last has just taken it away
+            if os.fstat(file.fileno()).st_ino == lock.stat().st_ino:
+                break
+        file.close()
+    clear_left_over(path, idle=-math.inf)
+    with suppress(OSError):  # a full disk: the claim stands without a name on it
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+    return file
+
+
+def _holder(lock: Path) -> str:
+    try:
+        return lock.read_text()[:80] or "unknown"
+    except (OSError, UnicodeDecodeError):
+        return "unknown"
