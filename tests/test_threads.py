@@ -17,6 +17,7 @@ import pyro
 import pytest
 import torch
 from pyro.infer import MCMC
+from pyro.infer.mcmc.api import _MultiSampler
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor
 
@@ -210,9 +211,11 @@ def test_a_spawned_child_draws_and_walks_what_it_is_sent(metric: MetricBNN) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_the_chains_of_pyros_mcmc_walk_in_processes_of_their_own(method: str) -> None:
+def test_the_chains_of_pyros_mcmc_walk_in_processes_of_their_own(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyro.infer.mcmc.api.mp.cpu_count", lambda: 4)  # with few cores Pyro takes no processes
     kernel = DriftRefineKernel(regression(), refiner=Steer(path=0.1, warmup=0.0), num_steps=3, compile=False)
     mcmc = MCMC(kernel, num_samples=3, warmup_steps=1, num_chains=2, mp_context=method, disable_progbar=True)
+    assert isinstance(mcmc.sampler, _MultiSampler)
     mcmc.run(X, Y)
     weights = mcmc.get_samples(group_by_chain=True)["0.weight"]
     assert weights.shape[:2] == (2, 3)
