@@ -23,6 +23,7 @@ from torch.func import vmap
 
 from .arguments import check_count
 from .memory import is_out_of_memory, with_less_at_once
+from .turns import in_turn
 
 Mode = Literal["auto", "vmap", "trace", "compile", "loop"]
 Outputs = tuple[Tensor, ...]
@@ -134,7 +135,7 @@ class BatchedFunction:
                     return outer(lambda points: ready.graph(points, *data), theta, *inputs)
 
                 whole[theta.shape] = compiled(at_once, (theta, *tensors), step_by_step, self._failures)
-            with torch.no_grad():
+            with torch.no_grad(), in_turn():
                 return whole[theta.shape](theta, *tensors)
 
         return lambda theta, *inputs: self._with_less(partial(in_one, theta, inputs), theta)
@@ -214,14 +215,16 @@ class Compilable:
             return self.graph(*inputs)
         if self._fast is None:
             self._fast = compiled(self.graph, inputs, self.graph, self._failures)
-        return self._fast(*inputs)
+        with in_turn():
+            return self._fast(*inputs)
 
 
 def record(fn: Callable[..., Outputs], *inputs: Tensor) -> fx.GraphModule:
     """The aten operations of one call, without what changes nothing."""
     from torch.fx.experimental.proxy_tensor import make_fx  # imports hundreds of modules
 
-    graph = make_fx(fn)(*inputs)
+    with in_turn():
+        graph = make_fx(fn)(*inputs)
     if any(map(_selects_by_value, graph.graph.nodes)):
         raise RuntimeError("the shapes depend on values: a record would keep those of its first inputs")
     tidy(graph)
@@ -359,7 +362,7 @@ def compiled(
         return otherwise
     fast = torch.compile(fn, dynamic=False)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), in_turn():
             fast(*inputs)
     except Exception as error:  # no C++ compiler, an operation that cannot be lowered, ...
         if is_out_of_memory(error):

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .arguments import check_count, check_part, check_type
 from .sites import Model, Sites
+from .turns import in_turn
 
 NUM_DRAWS = 2000  # for the quantiles of a posterior that is not made of curves
 
@@ -53,7 +54,8 @@ class AutoMetric(AutoContinuous):
         super().__init__(model, init_loc_fn=init_to_uniform)
         self.posterior = posterior
         self.sites = sites
-        self._setup_prototype(*args, **kwargs)
+        with in_turn():
+            self._setup_prototype(*args, **kwargs)
         self._check_sites()
 
     def _check_sites(self) -> None:

@@ -6,6 +6,7 @@ In: a model.  Out: the same model, without validation, or with its observations 
 from __future__ import annotations
 
 import copy
+from contextlib import ExitStack
 from typing import Any
 
 import pyro
@@ -15,6 +16,7 @@ from pyro.poutine.util import site_is_subsample
 from torch.distributions import Distribution
 
 from .sites import Sites, changing
+from .turns import in_turn
 
 
 class ScaleObservations(Messenger):
@@ -46,6 +48,10 @@ class LastSite(Messenger):
         self.changed: str | None = None  # a site that has another shape now
         self._shapes = {site.name: site.shape for site in sites.sites}
 
+    def __enter__(self) -> LastSite:
+        self.name = self.changed = None
+        return super().__enter__()
+
     def _pyro_sample(self, msg: Any) -> None:
         self.name = name = msg["name"]
         if not msg["is_observed"] and not site_is_subsample(msg):
@@ -57,18 +63,19 @@ class LastSite(Messenger):
 class Unvalidated(Messenger):
     """Validation off, also in distributions that were made with it on: it branches on values.
 
-    Pyro's global switch is set for the time of the block and put back.
+    Pyro's global switch is set for the time of the block and put back, with no other thread in such a block: two that
+    overlap would each put back what the other had set.
     """
 
     def __enter__(self) -> Unvalidated:
-        self._switch = pyro.validation_enabled(False)
-        self._switch.__enter__()
+        self._block = ExitStack()
+        self._block.enter_context(in_turn())
+        self._block.enter_context(pyro.validation_enabled(False))
         return super().__enter__()
 
     def __exit__(self, *exception: Any) -> Any:
-        result = super().__exit__(*exception)
-        self._switch.__exit__(*exception)
-        return result
+        with self._block:
+            return super().__exit__(*exception)
 
     def _pyro_sample(self, msg: Any) -> None:
         msg["fn"] = _without_validation(msg["fn"])

@@ -19,6 +19,7 @@ from torch.func import vmap
 from .arguments import WrongTypeError, check_count
 from .potential import BatchedPotential
 from .sites import Model, Sites
+from .turns import in_turn
 
 MIN_SAMPLES = 100
 ROUNDING = 1e-3  # of energies in float32: smaller differences of ratios have a tail of no meaning
@@ -105,7 +106,8 @@ def _traced(
     sites: Sites, guide: Any, num_samples: int, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
     """Draws of a guide one by one: theta (S, D), and the log density of it, unconstrained, (S,)."""
-    traces = [poutine.trace(guide).get_trace(*args, **kwargs) for _ in range(num_samples)]
+    with in_turn():
+        traces = [poutine.trace(guide).get_trace(*args, **kwargs) for _ in range(num_samples)]
     missing = [name for name in sites.names if name not in traces[0].nodes]
     if missing:
         raise ValueError(f"the guide does not sample the site {missing[0]!r} of the model: it needs all of them.")

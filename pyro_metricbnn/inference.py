@@ -5,7 +5,7 @@ In: a Pyro model, or a kernel for one.  Out: `MetricBNN`, which after `run` has 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,6 +29,8 @@ from .refiners import Descent
 from .sites import Model
 from .storage import FilePath, read, write
 from .trajectories import Trajectories
+
+NUMBERS_A_BATCH = 2**24  # of a stream of draws: 64 MB in single precision
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,9 @@ class MetricBNN:
         initial_params: Mapping[str, Tensor] | None = None,
         map_params: Mapping[str, Tensor] | None = None,
         batch_size: int | None = None,
+        thin: int = 1,
+        storage_dtype: torch.dtype | None = None,
+        storage_device: torch.device | str | None = None,
         checkpoint: FilePath | None = None,
         checkpoint_every: float = 60.0,
         progress: bool = True,
@@ -146,6 +151,9 @@ class MetricBNN:
             initial_params: Constrained values to start the MAP search from.
             map_params: Your own MAP, constrained, by site: left from as it is, without a search.
             batch_size: Take minibatches of this many rows of the arguments.
+            thin: Record only every so many steps.
+            storage_dtype: Precision of the record, for large D (torch.float16 halves it).
+            storage_device: Where the record is kept, for large D ("cpu").
             checkpoint: A file to write the state of the walk to and, if it is there, to go on from; it stays when
                 the run is over.
             checkpoint_every: Seconds between two writes; 0 to write at each step.
@@ -165,6 +173,9 @@ class MetricBNN:
             initial_params=initial_params,
             map_params=map_params,
             batch_size=batch_size,
+            thin=thin,
+            storage_dtype=storage_dtype,
+            storage_device=storage_device,
             checkpoint=checkpoint,
             checkpoint_every=checkpoint_every,
             progress=progress,
@@ -216,6 +227,17 @@ class MetricBNN:
     def guide(self) -> AutoMetric:
         """The posterior as a Pyro autoguide."""
         return self._found.guide
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: without the guide, which Pyro would send without its model, and is made again."""
+        fitted_map = None if self._fitted is None else self._fitted.latent_map
+        return {**vars(self), "_fitted": fitted_map}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        fitted_map = state["_fitted"]
+        vars(self).update({**state, "_fitted": None})
+        if fitted_map is not None:
+            self._built(self.trajectories, fitted_map)
 
     # ------------------------------------------------------------------------------ save and load
 
@@ -307,14 +329,37 @@ class MetricBNN:
             num_samples: S.
             num_refinements: Gradients by which the kernel takes each draw nearer to the fiber; 0 for none, the default.
         """
+        return next(self.stream(num_samples, batch_size=num_samples, num_refinements=num_refinements))
+
+    def stream(
+        self, num_samples: int, *, batch_size: int | None = None, num_refinements: int = 0
+    ) -> Iterator[dict[str, Tensor]]:
+        """New draws like those of `draw`, in batches, for more of them than memory holds.
+
+        Only one batch is there at a time, if the caller does not keep them.
+
+        Args:
+            num_samples: S, of all batches together.
+            batch_size: Draws in a batch, the last may have fewer; None for about 16 million numbers.
+            num_refinements: As in `draw`.
+
+        Example:
+            >>> metric = MetricBNN(model, num_particles=4, num_steps=10).run(x, y, progress=False)
+            >>> sum(draws["weight"].sum(0) for draws in metric.stream(1000, batch_size=300)).shape
+            torch.Size([1, 2])
+        """
         check_count("num_samples", num_samples, "it counts draws.")
         check_count("num_refinements", num_refinements, "it counts gradients a draw.", least=0)
+        if batch_size is not None:
+            check_count("batch_size", batch_size, "it counts draws.")
         sites = self.trajectories.sites
+        size = batch_size or max(1, NUMBERS_A_BATCH // sites.dim)
+        sizes = (min(size, num_samples - start) for start in range(0, num_samples, size))
         if num_refinements == 0:
-            return self.guide.sample_posterior(num_samples)
+            return (self.guide.sample_posterior(count) for count in sizes)
         refine = partial(self.kernel.relax, num_refinements=num_refinements)
         refined = MetricPosterior(self.latent_map, self.tube_scale, refine)
-        return sites.unflatten(refined.sample(torch.Size((num_samples,))))
+        return (sites.unflatten(refined.sample(torch.Size((count,)))) for count in sizes)
 
     def predict(
         self, x: Any, num_samples: int = 200, *, num_refinements: int = 0, chunk_size: int | None = None

@@ -151,7 +151,8 @@ class DriftRefineKernel(MCMCKernel):
                 state = saved_state(saved, ground, make_record, self.refiner, thin)
             else:
                 if potential.dim > MAX_HESSIAN:  # worth recording from the first call on; small models' calls are cheap
-                    potential = potential.using(expected_calls=SEARCH_CALLS)
+                    mode = "trace" if self.compile is False else "auto"
+                    potential = potential.using(mode=mode, expected_calls=SEARCH_CALLS, chunk_size=self.chunk_size)
                 theta_star, scale = self._leaving_from(potential, initial_params, map_params, progress)
                 ground = self._planned(Ground(potential, theta_star, scale, self.num_steps, num_particles))
                 ground, state = leave(ground, self.refiner, make_record)

@@ -19,6 +19,7 @@ from .trajectories import Trajectories
 
 LENGTH_SCALES = (4.0, 10.0, 30.0, 100.0)  # in steps between recorded points
 NUM_PLACES, REFINEMENT = 200, 10  # of a segment that are looked at for the nearest, and how much finer after that
+NUMBERS_AT_ONCE = 2**21  # of a walk's T x D that are worked on together: the record is not held twice
 RIDGE = 1e-8  # of the kernel's own size: for the solve alone; the curves go through the points
 
 
@@ -222,22 +223,33 @@ class KernelMap(LatentMap):
         if z.shape[-1:] != self._ends.shape[1:]:
             raise ValueError(f"z has shape {tuple(z.shape)}, but must end in {self._ends.shape[1]}: a latent point.")
         flat = z.reshape(-1, z.shape[-1])
-        theta = self.theta_star.expand(len(flat), -1)
-        for i, end in enumerate(self._ends):
-            theta = theta + self._weights(flat @ end) @ self._offsets(i)
-        return theta.reshape(*z.shape[:-1], -1)
+        weights = [self._weights(flat @ end) for end in self._ends]
+        parts = []
+        for columns in self._columns:
+            part = self.theta_star[columns].expand(len(flat), -1)
+            for i, weight in enumerate(weights):
+                part = part + weight @ self._offsets(i, columns)
+            parts.append(part)
+        return torch.cat(parts, dim=-1).reshape(*z.shape[:-1], -1)
 
     def decode_on(self, segment: Tensor, position: Tensor) -> Tensor:
         weights = self._weights(position)  # (S, T): only the walk itself contributes
-        theta = weights.new_zeros(len(position), len(self.theta_star))
+        theta = weights.new_empty(len(position), len(self.theta_star))
         for i in segment.unique().tolist():
             rows = (segment == i).nonzero().squeeze(-1)
-            theta = theta.index_add(0, rows, weights[rows] @ self._offsets(i))
-        return self.theta_star + theta
+            for columns in self._columns:
+                theta[rows, columns] = self.theta_star[columns] + weights[rows] @ self._offsets(i, columns)
+        return theta
 
-    def _offsets(self, i: int) -> Tensor:
-        """Walk i, seen from the MAP, in the model's precision: (T, D)."""
-        return self._thetas[i, 1:].to(self.theta_star) - self.theta_star
+    @property
+    def _columns(self) -> list[slice]:
+        """All coordinates, in parts that are worked on one after another."""
+        dim, size = len(self.theta_star), max(1, NUMBERS_AT_ONCE // len(self._positions))
+        return [slice(start, min(start + size, dim)) for start in range(0, dim, size)]
+
+    def _offsets(self, i: int, columns: slice) -> Tensor:
+        """Walk i in some coordinates, seen from the MAP, in the model's precision: (T, part of D)."""
+        return self._thetas[i, 1:, columns].to(self.theta_star) - self.theta_star[columns]
 
     def _weights(self, position: Tensor) -> Tensor:
         near = _Kernel(self.length_scale)(position.double(), self._positions)
@@ -252,10 +264,12 @@ class KernelMap(LatentMap):
         steps = self._positions.diff()
         step = float(steps.mean()) if len(steps) else 1.0
         products = torch.zeros_like(self._gram(step))
-        moves = self.spreads > 0  # a constant says nothing about the scale
         for i in range(self.num_segments):
-            offsets = self._offsets(i)[:, moves] / self.spreads[moves]
-            products += (offsets @ offsets.mT).double()
+            for columns in self._columns:
+                spreads = self.spreads[columns]
+                moves = spreads > 0  # a constant says nothing about the scale
+                offsets = self._offsets(i, columns)[:, moves] / spreads[moves]
+                products += (offsets @ offsets.mT).double()
         errors = {}
         for length_scale in (scale * step for scale in LENGTH_SCALES):
             inverse = torch.linalg.inv(self._gram(length_scale))
@@ -267,9 +281,10 @@ class KernelMap(LatentMap):
         """The deviation of each coordinate over the recorded points, walk by walk."""
         mean, square = torch.zeros_like(self.theta_star), torch.zeros_like(self.theta_star)
         for i in range(self.num_segments):
-            offsets = self._offsets(i)
-            mean += offsets.mean(0) / self.num_segments
-            square += offsets.pow(2).mean(0) / self.num_segments
+            for columns in self._columns:
+                offsets = self._offsets(i, columns)
+                mean[columns] += offsets.mean(0) / self.num_segments
+                square[columns] += offsets.pow(2).mean(0) / self.num_segments
         return (square - mean**2).clamp_min(0).sqrt()
 
     def _residual(self) -> Tensor:
@@ -277,8 +292,9 @@ class KernelMap(LatentMap):
         at_points = self._weights(self._positions)  # (T, T)
         square = torch.zeros_like(self.theta_star)
         for i in range(self.num_segments):
-            offsets = self._offsets(i)
-            square += (at_points @ offsets - offsets).pow(2).mean(0) / self.num_segments
+            for columns in self._columns:
+                offsets = self._offsets(i, columns)
+                square[columns] += (at_points @ offsets - offsets).pow(2).mean(0) / self.num_segments
         return square.sqrt()
 
     def state(self) -> dict[str, Any]:

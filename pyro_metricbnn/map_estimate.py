@@ -24,6 +24,8 @@ from .units import PriorUnits, prior_units
 ADAM_STEPS = 300  # from scratch, for all starts at once
 BATCH_STEPS = 1000  # of Adam on minibatches
 SETTLED = 0.1  # nats in 50 iterations: less than this does not move the posterior
+HISTORY, SHORT_HISTORY = 20, 4  # pairs of vectors (D,) that L-BFGS remembers; the second above LARGE coordinates
+LARGE = 1_000_000
 NECK_ITERATIONS = 100
 NECK = 4.0  # prior deviations: a coordinate that far out is looked at for whether it sits in the neck of a funnel
 FAR = 10.0  # prior deviations: a coordinate that far out, with the energy still falling, runs away
@@ -210,7 +212,8 @@ def _adam(
 def _lbfgs(evaluate: Evaluate, start: Tensor, max_iterations: int, bar: tqdm) -> tuple[Tensor, list[float], bool]:
     """L-BFGS until the energy has settled, from one start (D,)."""
     z = start.clone().requires_grad_()
-    optimizer = torch.optim.LBFGS([z], max_iter=10, history_size=20, line_search_fn="strong_wolfe")
+    history = HISTORY if len(z) <= LARGE else SHORT_HISTORY
+    optimizer = torch.optim.LBFGS([z], max_iter=10, history_size=history, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         value, grad = evaluate(z.detach()[None])

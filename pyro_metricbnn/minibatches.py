@@ -159,6 +159,9 @@ class Stream:
         self._at_start: dict[str, Any] = {}
         self._iterator = self._endless()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Stream, (self.batches,)  # another process begins a pass of its own
+
     def __iter__(self) -> Iterator[Batch]:
         return self
 

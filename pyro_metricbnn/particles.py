@@ -30,6 +30,10 @@ class Ground:
     num_steps: int  # T
     num_particles: int  # N
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: without the functions that it makes again."""
+        return {name: value for name, value in vars(self).items() if name != "_insides"}
+
     def on(self, potential: BatchedPotential) -> Ground:
         """The same ground with its energy run in another way; what was measured of it is kept."""
         other = replace(self, potential=potential)
@@ -114,6 +118,8 @@ class Particles:
 
     def where(self, good: Tensor, other: Particles) -> Particles:
         """These particles where `good` (N,), the others elsewhere."""
+        if bool(good.all()):
+            return self  # not a copy: of a large model each is as large as N networks
         row = good[:, None]
         return replace(
             self,

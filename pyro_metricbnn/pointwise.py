@@ -23,6 +23,7 @@ from .arguments import check_model, first_line
 from .handlers import Unvalidated
 from .memory import is_out_of_memory, with_less_at_once
 from .sites import Model
+from .turns import in_turn
 
 Draws = dict[str, Tensor]
 NUMBERS_AT_ONCE = 2**26  # of one chunk, by the guess below: a quarter of a gigabyte in float32
@@ -70,7 +71,7 @@ def find_layout(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     """
     check_model(model)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), in_turn():
             trace = poutine.trace(model).get_trace(*args, **kwargs)
     except (TypeError, RuntimeError, ValueError) as error:
         if is_out_of_memory(error):

@@ -24,6 +24,7 @@ from torch.distributions import constraints
 from .arguments import WrongTypeError, check_count, check_device, check_type
 from .latent_map import LatentMap, usable
 from .trajectories import Trajectories
+from .turns import settle_after_fork
 
 NUM_PIECES = 200  # of a segment, for the density
 TUBE = 5e-4  # of a coordinate's spread: costs .001 of training NLL on Snelson's network; twice as wide .005
@@ -66,10 +67,11 @@ class _TubePosterior(TorchDistribution):
         return new
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        settle_after_fork()
         shape = self._extended_shape(torch.Size(sample_shape))
         theta = self.points(math.prod(shape[:-1]))
         if bool(self.tube_scale.any()):
-            theta = theta + self.tube_scale * torch.randn_like(theta)
+            theta = torch.randn_like(theta).mul_(self.tube_scale).add_(theta)  # of large draws no third copy
         return theta.reshape(shape)
 
     @property

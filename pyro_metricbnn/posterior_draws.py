@@ -18,6 +18,7 @@ from .guide import AutoMetric
 from .pointwise import Draws, Layout
 from .sites import Model
 from .trajectories import Trajectories
+from .turns import in_turn
 
 DEFAULT_SAMPLES = 1000  # of a guide
 
@@ -73,7 +74,7 @@ def _from_guide(guide: Any, layout: Layout, num_samples: int, arguments: Any) ->
     if isinstance(guide, AutoMetric):
         return PosteriorDraws(values=guide.sample_posterior(num_samples), library="pyro_metricbnn")
     args, kwargs = arguments
-    with torch.no_grad():
+    with torch.no_grad(), in_turn():
         traces = [poutine.trace(guide).get_trace(*args, **kwargs) for _ in range(num_samples)]
     names = [name for name in layout.latent if name in traces[0].nodes]
     return PosteriorDraws(values={n: torch.stack([t.nodes[n]["value"] for t in traces]) for n in names})

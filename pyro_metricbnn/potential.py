@@ -26,6 +26,7 @@ from .handlers import LastSite, Unvalidated
 from .memory import is_out_of_memory
 from .sites import Model, Sites, changing, find_sites, has_density
 from .storage import Content
+from .turns import in_turn
 
 
 class BatchedPotential:
@@ -53,7 +54,8 @@ class BatchedPotential:
     def __init__(self, model: Model, *args: Any, **kwargs: Any) -> None:
         self.model = model
         self.args, self.kwargs = args, kwargs
-        self.sites, self.prototype = _inspect(model, args, kwargs)
+        with in_turn():
+            self.sites, self.prototype = _inspect(model, args, kwargs)
         self.temperature = 1.0
         self._records: dict[Any, Any] = {}  # shared with what `using` gives: the way changes, the function does not
         self._bind(Execution())
@@ -63,9 +65,25 @@ class BatchedPotential:
         self._is_data = [torch.is_tensor(leaf) for leaf in leaves]
         self._data = tuple(leaf.detach() for leaf in leaves if torch.is_tensor(leaf))
         self._constants = [None if torch.is_tensor(leaf) else leaf for leaf in leaves]
+        self._watch = LastSite(self.sites)
         mode: Mode = "loop" if execution.mode == "loop" else "vmap"
         self._value_and_grad = BatchedFunction(grad_and_value(self._energy), execution, self._records)
         self._parts = BatchedFunction(self._energy_parts, Execution(mode=mode, chunk_size=execution.chunk_size))
+
+    def __copy__(self) -> BatchedPotential:
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))  # the records too
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: without the functions that it makes again."""
+        made = ("_value_and_grad", "_parts", "_records")
+        return {**{name: value for name, value in vars(self).items() if name not in made}, "how": self.execution}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        how = state.pop("how")
+        vars(self).update(state, _records={})
+        self._bind(how)
 
     def using(self, **settings: Any) -> BatchedPotential:
         """The same potential, run in another way: `mode`, `expected_calls`, `chunk_size` of `Execution`.
@@ -192,15 +210,13 @@ class BatchedPotential:
             )
 
     def _explained(self, function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
-        """The function with validation off, and torch's errors in the words of the model."""
+        """The function with torch's errors in the words of the model."""
 
         def run(*inputs: Any) -> tuple[Tensor, ...]:
-            watch = LastSite(self.sites)
             try:
-                with watch, Unvalidated():
-                    return function(*inputs)
+                return function(*inputs)
             except RuntimeError as error:
-                _explain(error, watch)
+                _explain(error, self._watch)
 
         return run
 
@@ -209,14 +225,15 @@ class BatchedPotential:
         return prior + likelihood
 
     def _energy_parts(self, theta: Tensor, *data: Tensor) -> tuple[Tensor, Tensor]:
-        """One theta (D,) -> the two parts of U."""
+        """One theta (D,) -> the two parts of U. All that runs Pyro is in here: a record of it runs without."""
         values, jacobian = self.sites.constrain(theta)
         remaining = iter(data)
         leaves = [next(remaining) if is_data else c for is_data, c in zip(self._is_data, self._constants, strict=True)]
         args, kwargs = tree_unflatten(leaves, self._spec)
         model = self._scaled(self.model)
-        trace = poutine.trace(poutine.condition(model, data=values)).get_trace(*args, **kwargs)
-        trace.compute_log_prob(has_density)
+        with Unvalidated(), self._watch:
+            trace = poutine.trace(poutine.condition(model, data=values)).get_trace(*args, **kwargs)
+            trace.compute_log_prob(has_density)
         prior, likelihood = -jacobian, theta.new_zeros(())
         for name, node in trace.nodes.items():
             if name in values:

@@ -30,6 +30,7 @@ from .handlers import Unvalidated
 from .likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
 from .memory import is_out_of_memory, with_less_at_once
 from .sites import check_observed
+from .turns import in_turn
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -260,7 +261,7 @@ def _outputs(
     """The network's output for all draws (S, n, ...), from so many rows of its inputs at once."""
     parts = [inputs] if size >= num_rows else [_rows(inputs, slice(i, i + size)) for i in range(0, num_rows, size)]
     try:
-        with torch.no_grad():
+        with torch.no_grad(), in_turn():  # a functional call lends the module other weights
             outputs = [vmap(lambda w, part=part: functional_call(model.net, w, part))(weights) for part in parts]
     except (TypeError, RuntimeError, AttributeError) as error:
         if is_out_of_memory(error):
