@@ -207,10 +207,10 @@ def _check_node(name: str, node: Mapping[str, Any]) -> None:
 def check_observed(name: str, fn: Any, value: Any) -> None:
     """Refuse an observation that its distribution cannot give; what is NaN is left to those who can say whose it is."""
     try:
-        inside = torch.as_tensor(fn.support.check(value))
+        inside = fn.support.check(value)
     except (AttributeError, NotImplementedError, RuntimeError, TypeError):  # no support, or shapes that do not fit
         return
-    if bool(inside.all()) or not torch.is_tensor(value) or bool(value.isnan().any()):
+    if not torch.is_tensor(inside) or bool(inside.all()) or bool(value.isnan().any()):
         return
     while hasattr(fn, "base_dist") and type(fn).__name__ in ("Independent", "ExpandedDistribution"):
         fn = fn.base_dist
