@@ -206,6 +206,17 @@ class MetricBNN:
         self._trajectories, self._fitted = trajectories, Fitted(latent_map, posterior, guide)
         return self
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: without the guide, which Pyro would send without its model, and is made again."""
+        fitted = self._fitted.latent_map if self._fitted is not None else None
+        return {**vars(self), "_fitted": fitted}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        latent_map = state["_fitted"]
+        vars(self).update({**state, "_fitted": None})
+        if latent_map is not None:
+            self._built(self.trajectories, latent_map)
+
     @property
     def _found(self) -> Fitted:
         if self._fitted is None:
@@ -227,17 +238,6 @@ class MetricBNN:
     def guide(self) -> AutoMetric:
         """The posterior as a Pyro autoguide."""
         return self._found.guide
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For another process: without the guide, which Pyro would send without its model, and is made again."""
-        fitted_map = None if self._fitted is None else self._fitted.latent_map
-        return {**vars(self), "_fitted": fitted_map}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        fitted_map = state["_fitted"]
-        vars(self).update({**state, "_fitted": None})
-        if fitted_map is not None:
-            self._built(self.trajectories, fitted_map)
 
     # ------------------------------------------------------------------------------ save and load
 
@@ -329,6 +329,7 @@ class MetricBNN:
             num_samples: S.
             num_refinements: Gradients by which the kernel takes each draw nearer to the fiber; 0 for none, the default.
         """
+        check_count("num_samples", num_samples, "it counts draws.")
         return next(self.stream(num_samples, batch_size=num_samples, num_refinements=num_refinements))
 
     def stream(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import multiprocessing as mp
 import pickle
 import threading
 import time
@@ -25,6 +25,7 @@ from pyro_metricbnn.turns import in_turn
 from .models import normal_mean, real
 from .runs import GROUPS, X, Y, hierarchical, regression
 
+MANY = torch.linspace(-2, 2, 40_000)[:, None]
 SWITCHES = (pyro.distributions, pyro.infer, pyro.poutine)
 
 
@@ -76,7 +77,7 @@ def at_once(*tasks: Callable[[], Any]) -> list[Any]:
 @pytest.mark.parametrize("pair", [("network", "double"), ("hierarchy", "strict")], ids="-".join)
 def test_two_inferences_in_threads_each_walk_their_own_model(pair: tuple[str, str]) -> None:
     for _ in range(2):
-        metrics = at_once(*(lambda name=name: walked(name) for name in pair))  # type: ignore[misc]
+        metrics = at_once(*(lambda name=name: walked(name) for name in pair))
         for name, metric in zip(pair, metrics, strict=True):
             check(name, metric)
     assert all(module.is_validation_enabled() for module in SWITCHES)
@@ -106,10 +107,11 @@ def test_a_recorded_energy_runs_without_pyro() -> None:
 
 
 def test_one_network_predicts_in_many_threads_what_it_predicts_alone(metric: MetricBNN) -> None:
+    model: Any = metric.model
     samples = [metric.draw(3) for _ in range(4)]
-    expected = [predict(metric.model, draws, X).f for draws in samples]
+    expected = [predict(model, draws, X).f for draws in samples]
     for _ in range(5):
-        found = at_once(*(lambda draws=draws: predict(metric.model, draws, X).f for draws in samples))  # type: ignore[misc]
+        found = at_once(*(lambda draws=draws: predict(model, draws, X).f for draws in samples))
         assert all(map(torch.equal, found, expected))
 
 
@@ -126,7 +128,7 @@ def _two_torch_threads() -> Iterator[None]:
 
 def in_child(method: str, function: Callable[..., Any], *args: Any) -> Any:
     """What the function gives in a process of its own, in plain values."""
-    context = multiprocessing.get_context(method)
+    context: Any = mp.get_context(method)
     ours, theirs = context.Pipe()
     child = context.Process(target=_answer, args=(theirs, function, args))
     child.start()
@@ -145,8 +147,8 @@ def _answer(connection: Any, function: Callable[..., Any], args: tuple[Any, ...]
 def energies_of_a_walk(kernel: DriftRefineKernel) -> list[float]:
     """A walk on data that torch shares out among its threads."""
     torch.manual_seed(1)
-    x = torch.linspace(-2, 2, 40_000)[:, None]
-    walk = kernel.walk(x, x.sin(), num_particles=2, map_params=kernel.model.trained_params, progress=False)
+    model: Any = kernel.model
+    walk = kernel.walk(MANY, MANY, num_particles=2, map_params=model.trained_params, progress=False)
     return walk.energies.flatten().tolist()
 
 
