@@ -188,7 +188,7 @@ TABLE = [
     refuses("metric: task", lambda: MetricBNN.paper(network(), task="speech"), "task must be one of"),
     refuses("metric: temperature", lambda: MetricBNN(network(), temperature=0), "temperature must be positive"),
     refuses(
-        "temperature: none",
+        "metric: temperatures",
         lambda: choose_temperature(network(), X, Y, validation=(X, Y), temperatures=()),
         "temperatures is empty",
     ),
