@@ -221,6 +221,7 @@ class Compilable:
 
 def record(fn: Callable[..., Outputs], *inputs: Tensor) -> fx.GraphModule:
     """The aten operations of one call, without what changes nothing."""
+    _start_autograd()
     from torch.fx.experimental.proxy_tensor import make_fx  # imports hundreds of modules
 
     with in_turn():
@@ -229,6 +230,17 @@ def record(fn: Callable[..., Outputs], *inputs: Tensor) -> fx.GraphModule:
         raise RuntimeError("the shapes depend on values: a record would keep those of its first inputs")
     tidy(graph)
     return graph
+
+
+def _start_autograd() -> None:
+    """Differentiate something small.
+
+    At its first gradient torch starts a thread for each device that is not the CPU. What the tracer imports counts as
+    one, and with such a thread forked children refuse every gradient.
+    """
+    with torch.enable_grad():
+        x = torch.zeros((), device="cpu", requires_grad=True)
+        torch.autograd.grad(x, x)
 
 
 def tidy(graph: fx.GraphModule) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pyro
@@ -25,6 +28,7 @@ from pyro_metricbnn.turns import in_turn
 from .models import normal_mean, real
 from .runs import GROUPS, X, Y, hierarchical, regression
 
+ROOT = Path(__file__).parent.parent
 MANY = torch.linspace(-2, 2, 40_000)[:, None]
 SWITCHES = (pyro.distributions, pyro.infer, pyro.poutine)
 
@@ -132,6 +136,7 @@ def in_child(method: str, function: Callable[..., Any], *args: Any) -> Any:
     ours, theirs = context.Pipe()
     child = context.Process(target=_answer, args=(theirs, function, args))
     child.start()
+    theirs.close()  # so that a child that dies without a word is noticed
     try:
         assert ours.poll(300), "the child gave no answer"
         return ours.recv()
@@ -158,7 +163,19 @@ def draws_of(metric: MetricBNN) -> list[float]:
 
 
 def new_kernel() -> DriftRefineKernel:
-    return DriftRefineKernel(regression(), refiner=Steer(path=0.05, warmup=0.0), num_steps=2, compile=False)
+    return DriftRefineKernel(
+        regression(), refiner=Steer(path=0.004, warmup=0.0, step_size=0.01), num_steps=2, compile=False
+    )
+
+
+@pytest.mark.slow
+def test_a_forked_child_walks_where_the_parents_walk_was_the_first_use_of_torch() -> None:
+    code = (
+        "from tests.test_threads import *; torch.set_num_threads(2); energies_of_a_walk(new_kernel());"
+        "print(len(in_child('fork', energies_of_a_walk, new_kernel())))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "6"
 
 
 @pytest.mark.usefixtures("_two_torch_threads")
@@ -175,7 +192,7 @@ def test_what_has_walked_can_be_pickled_and_goes_on(metric: MetricBNN, pickled: 
     ours = pickle.loads(pickle.dumps(theirs))
     if isinstance(ours, MetricBNN):
         assert draws_of(ours) == draws_of(metric)
-        assert ours.guide.model is ours.model
+        assert ours.guide(X, Y)["0.weight"].shape == (8, 1)
     elif isinstance(ours, BatchedPotential):
         theta = torch.ones(2, ours.dim)
         assert torch.equal(ours.value(theta), theirs.value(theta))  # type: ignore[attr-defined]
