@@ -93,7 +93,7 @@ def errors(draws: Tensor, exact: Tensor) -> dict[str, float]:
 
 def table(cells: dict[str, Cell]) -> str:
     """A row a target, means over the seeds."""
-    header = ("", *(f"{source}: {name}" for source in SOURCES for name in FIGURES), "s")
+    header = ("mean / deviation / mass", *SOURCES, "s")
     groups = []
     for suits, title in ((True, "What it is for"), (False, "What it is not for")):
         rows = []
@@ -102,9 +102,13 @@ def table(cells: dict[str, Cell]) -> str:
                 cell for key, cell in cells.items() if key.rpartition("|")[0] == target.name and "error" not in cell
             ]
             if runs and target.suits == suits:
-                figures = [average([run[f"{source} {name}"] for run in runs]) for source in SOURCES for name in FIGURES]
+                figures = [
+                    " / ".join(average([run[f"{source} {name}"] for run in runs]) for name in FIGURES)
+                    for source in SOURCES
+                ]
                 rows.append((target.name, *figures, f"{statistics.median(run['seconds'] for run in runs):.1f}"))
-        groups.append(f"### {title}\n\n" + markdown(header, rows))
+        if rows:
+            groups.append(f"**{title}**\n\n" + markdown(header, rows))
     failed = [f"{key.replace('|', ', seed ')}: {cell['error']}" for key, cell in cells.items() if "error" in cell]
     return "\n\n".join([*groups, *failed])
 

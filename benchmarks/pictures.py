@@ -78,4 +78,5 @@ def quality_against_time(quality: Table, seconds: Table, sets: Sequence[str], pa
 
 
 def _color(method: str) -> str:
-    return OURS if method.startswith("MetricBNN") else HIGHLIGHTED.get(method, OTHERS)
+    ours = method == "MetricBNN" or method.startswith("MetricBNN, ")
+    return OURS if ours else HIGHLIGHTED.get(method, OTHERS)

@@ -70,10 +70,14 @@ def winner(table: Table, name: str) -> str:
 
 
 def footnotes(cells: Cells) -> str:
-    """How many splits stand behind the means, and the errors."""
+    """How many splits stand behind the means of what was run, and the errors."""
+    splits = {
+        method: {name: len(values(of_set, method, "nll")) for name, of_set in cells.items()} for method in methods()
+    }
     counts = [
-        f"- {method}: " + ", ".join(f"{name} {len(values(of_set, method, 'nll'))}" for name, of_set in cells.items())
-        for method in methods()
+        f"- {method}: " + ", ".join(f"{name} {count}" for name, count in by_set.items())
+        for method, by_set in splits.items()
+        if any(by_set.values())
     ]
     errors = sorted(
         f"- {name}, {key}: {cell['error']}"

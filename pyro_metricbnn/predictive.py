@@ -196,7 +196,8 @@ def predict(
         )
     if chunk_size is not None:
         check_count("chunk_size", chunk_size, "it counts rows of x.")
-    weights = _weights(model, samples)
+    with in_turn():  # while another thread predicts, the module has that one's weights
+        weights = _weights(model, samples)
     inputs = x if isinstance(x, tuple) else (x,)
     _check_inputs(inputs, next(iter(weights.values())).device)
     num_rows = next((len(value) for value in inputs if torch.is_tensor(value) and value.dim()), 1)

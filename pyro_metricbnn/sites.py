@@ -18,7 +18,7 @@ from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
-from torch.distributions import biject_to
+from torch.distributions import biject_to, constraints
 from torch.distributions.transforms import ComposeTransform, IndependentTransform
 
 from .arguments import WrongTypeError, check_mapping, check_tensor
@@ -206,19 +206,30 @@ def _check_node(name: str, node: Mapping[str, Any]) -> None:
 
 def check_observed(name: str, fn: Any, value: Any) -> None:
     """Refuse an observation that its distribution cannot give; what is NaN is left to those who can say whose it is."""
-    try:
-        inside = torch.as_tensor(fn.support.check(value))
-    except (AttributeError, NotImplementedError, RuntimeError, TypeError):  # no support, or shapes that do not fit
-        return
-    if bool(inside.all()) or not torch.is_tensor(value) or bool(value.isnan().any()):
-        return
     while hasattr(fn, "base_dist") and type(fn).__name__ in ("Independent", "ExpandedDistribution"):
         fn = fn.base_dist
+    if _moves_with_its_parameters(fn):
+        return
+    try:
+        inside = fn.support.check(value)
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError):  # no support, or shapes that do not fit
+        return
+    if not torch.is_tensor(inside) or bool(inside.all()) or bool(value.isnan().any()):
+        return
     raise ValueError(
         f"{name} has {int((~inside).sum())} values outside the support of its {type(fn).__name__} "
         f"({fn.support}; they go from {value.min()} to {value.max()}): the model gives them no density. Check how they "
         "are coded: classes count from 0, a Bernoulli has 0 and 1, counts are not negative."
     )
+
+
+def _moves_with_its_parameters(fn: Any) -> bool:
+    """Whether the support may be another for other values of the latent sites, as that of a Uniform up to one."""
+    support = getattr(type(fn), "support", None)
+    try:
+        return constraints.is_dependent(support) and not support.is_discrete
+    except NotImplementedError:  # it does not say whether it is discrete
+        return True
 
 
 class RefuseDiscrete(Messenger):
@@ -271,7 +282,7 @@ def _equal(one: Any, two: Any) -> bool:
     """Whether two supports are the same, bounds included."""
     if torch.is_tensor(one) or torch.is_tensor(two):
         return torch.equal(torch.as_tensor(one), torch.as_tensor(two))
-    if isinstance(one, torch.distributions.constraints.Constraint):
+    if isinstance(one, constraints.Constraint):
         return type(one) is type(two) and _equal(vars(one), vars(two))
     if isinstance(one, dict):
         return one.keys() == two.keys() and all(_equal(one[key], two[key]) for key in one)

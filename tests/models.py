@@ -73,6 +73,13 @@ def simplex(counts: Tensor) -> None:
     pyro.sample("obs", dist.Multinomial(total_count=int(counts.sum()), probs=shares), obs=counts)
 
 
+def impossible_category(counts: Tensor) -> None:
+    """0 log 0 in the density of the counts."""
+    level = pyro.sample("level", dist.Normal(ZERO, ONE))
+    logits = torch.stack([level, ZERO, ZERO - torch.inf])
+    pyro.sample("obs", dist.Multinomial(total_count=3, logits=logits), obs=counts)
+
+
 def correlated_site(y: Tensor) -> None:
     covariance = torch.eye(3, dtype=torch.float64) + 0.5
     location = pyro.sample("location", dist.MultivariateNormal(torch.zeros(3, dtype=torch.float64), covariance))
@@ -237,6 +244,7 @@ CASES = (
     Case("beta_and_interval", beta_and_interval, (SIGNAL,)),
     Case("positive_scales", positive_scales, (SIGNAL,)),
     Case("simplex", simplex, (real(3, 1, 4, 2),)),
+    Case("impossible_category", impossible_category, (real(2, 1, 0),)),
     Case("correlated_site", correlated_site, (X,)),
     Case("correlation_matrix", correlation_matrix, (X,)),
     Case("mixture", mixture, (2 * SIGNAL,)),

@@ -27,6 +27,7 @@ from pyro_metricbnn import (
     Poisson,
     Steer,
     bayesianize,
+    choose_temperature,
     find_map,
 )
 from pyro_metricbnn.minibatches import MinibatchPotential
@@ -185,8 +186,14 @@ TABLE = [
     ),
     refuses_type("metric: tube", lambda: MetricBNN(network(), tube_scale="wide"), "tube_scale must be a number"),  # type: ignore[arg-type]
     refuses("metric: task", lambda: MetricBNN.paper(network(), task="speech"), "task must be one of"),
+    refuses("metric: temperature", lambda: MetricBNN(network(), temperature=0), "temperature must be positive"),
+    refuses(
+        "metric: temperatures",
+        lambda: choose_temperature(network(), X, Y, validation=(X, Y), temperatures=()),
+        "temperatures is empty",
+    ),
     refuses("metric: draw before run", lambda: MetricBNN(network()).draw(2), "call run"),
-    Wrong("metric: guide before run", lambda: MetricBNN(network()).guide, AttributeError, "no guide yet: call run"),
+    refuses("metric: guide before run", lambda: MetricBNN(network()).guide, "call run"),
     refuses_type("ran: draws", lambda: metric().draw(2.5), "num_samples must be a whole number"),  # type: ignore[arg-type]
     refuses_type("ran: refinements", lambda: metric().draw(2, num_refinements=1.5), "num_refinements must be a whole"),  # type: ignore[arg-type]
     refuses("ran: prob", lambda: metric().summary(prob=2), "prob must be from 0 to 1"),

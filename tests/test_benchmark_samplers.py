@@ -82,6 +82,7 @@ def test_the_energy_differentiated_inside_torch_func_follows_theta() -> None:
     assert (first - second).abs().max() > 0.1
 
 
+@pytest.mark.slow
 def test_pyros_hmc_draws_have_the_exact_moments_of_a_linear_model() -> None:
     task = linear_task()
     assert_posterior(hmc.pyro_chain(task, 40, 400), task)
@@ -92,6 +93,7 @@ def test_draws_of_chains_at_once_have_the_exact_moments_of_a_linear_model() -> N
     assert_posterior(hmc.chains(task, 8, 60, 60), task)
 
 
+@pytest.mark.slow
 def test_nuts_draws_have_the_exact_moments_of_a_linear_model() -> None:
     task = linear_task()
     assert_posterior(nuts.chain(task, 40, 400), task)

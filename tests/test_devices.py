@@ -4,7 +4,6 @@ Without a GPU two checks stand in: with `meta` as the default device, a tensor m
 be on it and fail; and everything runs in float64.
 """
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,22 +59,10 @@ def hierarchical(y: Tensor) -> None:
 
 
 @pytest.fixture
-def meta_by_default() -> Iterator[None]:
-    if not torchs_adam_counts_on_the_cpu():
-        pytest.skip("torch's own Adam makes its counter on the default device: upgrade torch")
+def meta_by_default(_adam_keeps_off_the_default_device: None) -> Iterator[None]:
     torch.set_default_device("meta")
     yield
     torch.set_default_device(None)
-
-
-def torchs_adam_counts_on_the_cpu() -> bool:
-    """Not so in torch 2.10, the oldest that we support."""
-    z = torch.zeros(1, requires_grad=True)
-    z.grad = torch.ones(1)
-    optimizer = torch.optim.Adam([z], foreach=False)
-    with torch.device("meta"), contextlib.suppress(RuntimeError):  # it cannot read the counter
-        optimizer.step()
-    return bool(optimizer.state[z]["step"].device.type == "cpu")
 
 
 def run_the_flow(device: str, dtype: torch.dtype, likelihood: Likelihood, num_outputs: int, refiner: Refiner) -> None:

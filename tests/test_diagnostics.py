@@ -90,7 +90,8 @@ def test_particles_that_disagree_on_a_site_are_reported(walk: Trajectories) -> N
 def test_larger_models_have_no_r_hat_of_sites(walk: Trajectories) -> None:
     last = walk.sites.sites[-1]
     large = replace(walk.sites, sites=(*walk.sites.sites[:-1], replace(last, stop=201)))
-    state = health(replace(walk, sites=large))
+    wider = torch.nn.functional.pad(walk.thetas, (0, 201 - walk.sites.dim))
+    state = health(replace(walk, sites=large, thetas=wider))
     assert state.r_hat != state.r_hat
     assert "R-hat" not in str(state)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from pyro_metricbnn import AutoencoderMap, BatchedPotential, Descent, MetricBNN, predict
+from pyro_metricbnn import AutoencoderMap, BatchedPotential, Descent, DriftRefineKernel, MetricBNN, Steer, predict
 
 from .runs import X, Y, hierarchical, regression
 
@@ -40,7 +40,8 @@ def test_the_summary_and_diagnostics_are_mcmcs(metric: MetricBNN, capsys: pytest
 
 def test_a_loader_runs_end_to_end() -> None:
     loader = DataLoader(TensorDataset(X, Y), batch_size=16, shuffle=True)
-    metric = MetricBNN(regression(), num_particles=3, num_steps=5).run(loader, progress=False)
+    kernel = DriftRefineKernel(regression(), refiner=Steer(path=2), num_steps=5)
+    metric = MetricBNN(kernel, num_particles=3).run(loader, progress=False)
     assert metric.predict(X, num_samples=4).mean.shape == (40, 1)
 
 
@@ -52,7 +53,8 @@ def test_before_a_run_it_says_what_to_do() -> None:
 def test_a_users_own_map_is_left_from_as_it_is() -> None:
     model = regression()
     own = {name: torch.full_like(value, 0.1) for name, value in model.trained_params.items()}
-    metric = MetricBNN(model, num_particles=2, num_steps=3).run(X, Y, map_params=own, progress=False)
+    kernel = DriftRefineKernel(model, refiner=Steer(path=2), num_steps=3)
+    metric = MetricBNN(kernel, num_particles=2).run(X, Y, map_params=own, progress=False)
     assert all(torch.equal(metric.map_params[name], value) for name, value in own.items())
 
 

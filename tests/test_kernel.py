@@ -24,6 +24,7 @@ def network(seed: int = 0) -> nn.Module:
 
 
 MODEL = bayesianize(network(), Gaussian(0.3))
+STEER = Steer(path=2)  # a short path: these claims are for any
 
 
 def hierarchical(y: Tensor) -> None:
@@ -38,7 +39,7 @@ def hierarchical(y: Tensor) -> None:
 # ------------------------------------------------------------------------------------- N particles
 
 
-@pytest.mark.parametrize("refiner", [Steer(), Adam(num_refinements=3)])
+@pytest.mark.parametrize("refiner", [STEER, Adam(num_refinements=3)])
 def test_the_same_seed_gives_the_same_bits(refiner: Any) -> None:
     walks = []
     for _ in range(2):
@@ -52,12 +53,12 @@ def test_other_seeds_walk_elsewhere() -> None:
     walks = []
     for seed in range(2):
         pyro.set_rng_seed(seed)
-        walks.append(DriftRefineKernel(MODEL, num_steps=5).walk(X, Y, num_particles=3, progress=False))
+        walks.append(DriftRefineKernel(MODEL, refiner=STEER, num_steps=5).walk(X, Y, num_particles=3, progress=False))
     assert not torch.allclose(walks[0].thetas[:, -1], walks[1].thetas[:, -1])
 
 
 def test_the_recorded_energies_are_those_of_the_recorded_points() -> None:
-    kernel = DriftRefineKernel(MODEL, num_steps=5)
+    kernel = DriftRefineKernel(MODEL, refiner=STEER, num_steps=5)
     walk = kernel.walk(X, Y, num_particles=3, progress=False)
     expected = BatchedPotential(MODEL, X, Y).value(walk.thetas.flatten(0, 1)).view(3, 6)
     torch.testing.assert_close(walk.energies, expected)
@@ -81,14 +82,14 @@ def test_constrained_sites_come_out_constrained_and_with_their_plates() -> None:
 
 def test_thinning_while_walking_keeps_every_second_point() -> None:
     pyro.set_rng_seed(0)
-    full = DriftRefineKernel(MODEL, num_steps=10).walk(X, Y, num_particles=3, progress=False)
+    full = DriftRefineKernel(MODEL, refiner=STEER, num_steps=10).walk(X, Y, num_particles=3, progress=False)
     pyro.set_rng_seed(0)
-    thin = DriftRefineKernel(MODEL, num_steps=10).walk(X, Y, num_particles=3, thin=2, progress=False)
+    thin = DriftRefineKernel(MODEL, refiner=STEER, num_steps=10).walk(X, Y, num_particles=3, thin=2, progress=False)
     assert torch.equal(thin.thetas, full.thetas[:, ::2])
 
 
 def test_the_record_can_be_kept_in_half_precision() -> None:
-    walk = DriftRefineKernel(MODEL, num_steps=5).walk(
+    walk = DriftRefineKernel(MODEL, refiner=STEER, num_steps=5).walk(
         X, Y, num_particles=3, storage_dtype=torch.float16, storage_device="cpu", progress=False
     )
     assert walk.thetas.dtype == torch.float16
@@ -112,13 +113,13 @@ def test_a_particle_without_a_finite_energy_is_frozen_at_its_last_good_point_and
 def test_nothing_global_is_left_changed() -> None:
     before = (pyro.distributions.is_validation_enabled(), torch.get_default_dtype(), torch.is_grad_enabled())
     threads, params = torch.get_num_threads(), set(pyro.get_param_store().keys())
-    DriftRefineKernel(MODEL, num_steps=3).walk(X, Y, num_particles=2, progress=False)
+    DriftRefineKernel(MODEL, refiner=STEER, num_steps=3).walk(X, Y, num_particles=2, progress=False)
     assert before == (pyro.distributions.is_validation_enabled(), torch.get_default_dtype(), torch.is_grad_enabled())
     assert (threads, params) == (torch.get_num_threads(), set(pyro.get_param_store().keys()))
 
 
 def test_samples_go_into_stock_predictive() -> None:
-    walk = DriftRefineKernel(MODEL, num_steps=5).walk(X, Y, num_particles=2, progress=False)
+    walk = DriftRefineKernel(MODEL, refiner=STEER, num_steps=5).walk(X, Y, num_particles=2, progress=False)
     drawn = Predictive(MODEL, posterior_samples=walk.samples())(X[:7])
     assert drawn["obs"].shape == drawn["f"].shape == (10, 7, 1)
 
@@ -171,14 +172,16 @@ def test_cleaning_up_twice_does_no_harm() -> None:
 
 
 def test_a_batch_size_walks_on_minibatches_of_the_tensors() -> None:
-    walk = DriftRefineKernel(MODEL, num_steps=5).walk(X, Y, batch_size=10, num_particles=3, progress=False)
+    walk = DriftRefineKernel(MODEL, refiner=STEER, num_steps=5).walk(
+        X, Y, batch_size=10, num_particles=3, progress=False
+    )
     assert walk.thetas.isfinite().all()
     assert walk.thetas.shape[:2] == (3, 6)
 
 
 def test_a_data_loader_stands_for_the_arguments() -> None:
     loader = DataLoader(TensorDataset(X, Y), batch_size=16, shuffle=True)
-    walk = DriftRefineKernel(MODEL, num_steps=5).walk(loader, num_particles=3, progress=False)
+    walk = DriftRefineKernel(MODEL, refiner=STEER, num_steps=5).walk(loader, num_particles=3, progress=False)
     assert walk.thetas.isfinite().all()
 
 

@@ -54,6 +54,7 @@ print((perf_counter() - start) / pyros)
     assert statistics.median(float(run.stdout) for run in runs) <= 1.2
 
 
+@pytest.mark.slow
 def test_the_readme_example_runs(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     assert blocks

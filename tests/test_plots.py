@@ -162,6 +162,7 @@ def test_every_picture_is_drawn_from_float64() -> None:
     assert all(ax.has_data() for ax in draw_all(torch.float64))
 
 
+@pytest.mark.usefixtures("_adam_keeps_off_the_default_device")
 def test_no_picture_makes_a_tensor_on_the_default_device() -> None:
     with torch.device("meta"):
         axes = draw_all(torch.float32)

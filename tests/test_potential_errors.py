@@ -294,3 +294,14 @@ def test_an_improper_prior_is_refused_with_what_to_do() -> None:
 
     with pytest.raises(ValueError, match="wide, proper one"):
         BatchedPotential(model)
+
+
+def test_with_validation_off_an_observation_beyond_a_bound_that_is_itself_latent_is_not_refused() -> None:
+    def tanks(highest: Tensor) -> None:
+        count = pyro.sample("count", dist.Pareto(1.0, 2.0))
+        pyro.sample("highest", dist.Uniform(0.0, count), obs=highest)
+
+    for seed in range(5):  # at most draws from the prior the bound is below
+        pyro.set_rng_seed(seed)
+        with pyro.validation_enabled(False):
+            assert BatchedPotential(tanks, torch.tensor(60.0)).dim == 1

@@ -106,7 +106,7 @@ def test_validation_data_without_observations_is_refused() -> None:
 
 def test_validation_data_that_is_one_tensor_is_refused() -> None:
     with pytest.raises(TypeError, match=r"as \(x, y\)"):
-        choose_temperature(regression(), X, Y, validation=X)
+        choose_temperature(regression(), X, Y, validation=X)  # type: ignore[arg-type]
 
 
 def test_a_saved_run_keeps_its_temperature(tmp_path: Path) -> None:
