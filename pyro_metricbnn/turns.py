@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from tqdm.auto import tqdm
 
 _lock = threading.RLock()
-_threads_at_fork = 1  # of torch
+_threads_of_parent: int | None = None  # of torch, in a forked process that has not used this library yet
 
 
 @contextmanager
@@ -30,22 +31,25 @@ def in_turn() -> Iterator[None]:
 
 
 def settle_after_fork() -> None:
-    """In a forked process: torch with one thread, unless the process has chosen a number by itself.
+    """In a forked process: torch with one thread, unless the process has chosen a number by itself; bars with a lock.
 
     The threads of GNU's OpenMP do not come along. Where the parent has used them (to train a network is enough), the
-    first product of two matrices in the child would wait for them without end.
+    first product of two matrices in the child would wait for them without end. So would the first progress bar where
+    another thread was at one in the moment of the fork, as the one is that shows the chains of Pyro's MCMC.
     """
-    global _threads_at_fork
-    if _threads_at_fork > 1 and torch.get_num_threads() == _threads_at_fork:
+    global _threads_of_parent
+    if _threads_of_parent is None:
+        return
+    if sys.platform == "linux" and torch.get_num_threads() == _threads_of_parent:
         torch.set_num_threads(1)
-    _threads_at_fork = 1
+    tqdm.set_lock(threading.RLock())
+    _threads_of_parent = None
 
 
 def _forked() -> None:
-    """Also a new lock: a thread that held it is not there to give it back."""
-    global _lock, _threads_at_fork
-    _lock = threading.RLock()
-    _threads_at_fork = torch.get_num_threads() if sys.platform == "linux" else 1
+    """Also a new lock of our own: a thread that held it is not there to give it back."""
+    global _lock, _threads_of_parent
+    _lock, _threads_of_parent = threading.RLock(), torch.get_num_threads()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork

@@ -20,6 +20,7 @@ from pyro.infer import MCMC
 from pyro.infer.mcmc.api import _MultiSampler
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from pyro_metricbnn import BatchedPotential, DriftRefineKernel, MetricBNN, Steer, predict
 from pyro_metricbnn.handlers import Unvalidated
@@ -199,6 +200,29 @@ def test_what_has_walked_can_be_pickled_and_goes_on(metric: MetricBNN, pickled: 
         assert torch.equal(ours.value(theta), theirs.value(theta))  # type: ignore[attr-defined]
     else:
         assert ours.relax(metric.trajectories.thetas[:, -1], 1).isfinite().all()
+
+
+def bar() -> int:
+    with in_turn():
+        return sum(tqdm(range(3), disable=True))
+
+
+def test_a_forked_child_has_bars_where_another_thread_was_at_one() -> None:
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with tqdm.get_lock():
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    try:
+        assert in_child("fork", bar) == 3
+    finally:
+        done.set()
+        thread.join()
 
 
 @pytest.mark.slow
