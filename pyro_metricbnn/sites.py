@@ -225,9 +225,9 @@ def check_observed(name: str, fn: Any, value: Any) -> None:
 
 def _moves_with_its_parameters(fn: Any) -> bool:
     """Whether the support may be another for other values of the latent sites, as that of a Uniform up to one."""
-    support = getattr(type(fn), "support", None)
+    support: Any = getattr(type(fn), "support", None)
     try:
-        return constraints.is_dependent(support) and not support.is_discrete
+        return bool(constraints.is_dependent(support)) and not support.is_discrete
     except NotImplementedError:  # it does not say whether it is discrete
         return True
 
