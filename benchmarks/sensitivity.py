@@ -231,7 +231,11 @@ def _settings(cells: dict[str, Cell], grid: Grid) -> str:
         f"default (Steer, KernelMap), N {most}, T {longest}": f"Steer|{most}|{longest}",
     }
     rows = [
-        [name, *(f"{value(cells, key, part):.3f}" for part in (*PARTS,)), f"{value(cells, key, 'radius'):.1f}"]
+        [
+            name,
+            *(f"{value(cells, key, part):.3f}" for part in (*PARTS,)),
+            f"{value(cells, key, 'radius'):.1f}".replace("nan", "–"),
+        ]
         for name, key in lines.items()
     ]
     return markdown(["", "training NLL", "gap NLL", "distance of the walks' ends from the MAP"], rows)
