@@ -23,7 +23,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ from .arguments import add_methods, chosen, folder, parser, share
 from .datasets import snelson
 from .methods.method import Method, timed, tuned
 from .report import SELF_TRAINED
-from .results import Cell, Results
+from .results import Cell, Results, version
 from .tables import Figure, best, markdown, written
 from .task import Task, trained
 
@@ -104,7 +103,7 @@ def processor_seconds() -> float:
 
 def measured(method: Method, task: Task) -> Cell:
     """Test NLL and seconds, after the method's tuning."""
-    if method.needs is not None and find_spec(method.needs) is None:
+    if method.needs is not None and version(method.needs) is None:
         raise ImportError(f"{method.name} needs {method.needs}: pip install 'pyro_metricbnn[benchmarks]'.")
     pyro.set_rng_seed(SEED)
     setting = dict(tuned(method, task) if task.share == 1 else method.settings[0])

@@ -41,6 +41,7 @@ def test_an_experiment_leaves_cells_and_a_table(experiment: tuple[str, Path]) ->
     name, out = experiment
     cells = json.loads((out / f"{name}.json").read_text())["cells"]
     assert sum("error" not in cell for cell in cells.values()) >= 5
+    assert not [cell for cell in cells.values() if "pip install" in cell.get("error", "")]
     assert "|---|" in (out / f"{name}.md").read_text()
 
 
