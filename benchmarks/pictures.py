@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,6 +53,8 @@ def quality_against_time(quality: Table, seconds: Table, sets: Sequence[str], pa
             low = min((value.mean for value in columns[name].values() if value is not None), default=0.0)
             high = low + REACH * abs(low)
             heights = itertools.cycle((3, -10, 12))  # of our labels, which are near each other
+            times = [row[name].mean for method, row in seconds.items() if columns[name][method] and row[name]]
+            middle = math.sqrt(min(times) * max(times)) if times else 1.0
             for method, value in columns[name].items():
                 time = seconds[method][name]
                 if value is None or time is None:
@@ -61,8 +64,10 @@ def quality_against_time(quality: Table, seconds: Table, sets: Sequence[str], pa
                 error = value.error if seen and color != OTHERS else 0
                 axes.errorbar(time.mean, height, error, fmt="o" if seen else "^", color=color, ms=4, elinewidth=1)
                 text = numbers.get(method, method.removeprefix("MetricBNN, "))
+                right = time.mean > middle  # of the panel, where a label goes to the left of its point
                 side = {
-                    "xytext": (4, next(heights) if color == OURS else 3),
+                    "xytext": (-4 if right else 4, next(heights) if color == OURS else 3),
+                    "ha": "right" if right else "left",
                     "textcoords": "offset points",
                     "fontsize": 7,
                     "color": color,

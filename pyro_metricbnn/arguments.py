@@ -115,3 +115,11 @@ def described(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
 def first_line(error: BaseException) -> str:
     """What an error says, without its last full stop; its type, if it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].removesuffix(".")
+
+
+def does_not_run(
+    what: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception, advice: str
+) -> ValueError:
+    """What to raise where something was called with arguments that it cannot take."""
+    kind = ValueError if isinstance(error, RuntimeError) else WrongTypeError
+    return kind(f"{what} ({described(args, kwargs)}): {first_line(error)}. {advice}")

@@ -48,8 +48,8 @@ class MetricBNN:
     Args:
         kernel_or_model: A Pyro model, or a `DriftRefineKernel` with settings of its own.
         num_particles: N.
-        num_steps: T, recorded points a particle; None for 100.
-        temperature: Of the posterior: see `DriftRefineKernel`. A kernel's own T and temperature stand.
+        num_steps: T, recorded points a particle; None for 100. It and the temperature are a kernel's own to say.
+        temperature: Of the posterior: see `DriftRefineKernel`; None for 1.
         latent_map: The latent space; `KernelMap()` by default.
         latent_dim: Its dimension; None for as many as it needs.
         tube_scale: Width of the posterior around the decoded curves: see `MetricPosterior`.
@@ -68,7 +68,7 @@ class MetricBNN:
         *,
         num_particles: int = 20,
         num_steps: int | None = None,
-        temperature: float = 1.0,
+        temperature: float | None = None,
         latent_map: LatentMap | None = None,
         latent_dim: int | None = None,
         tube_scale: float | None = None,
@@ -79,10 +79,14 @@ class MetricBNN:
         check_type("latent_map", latent_map, (LatentMap, type(None)), "a LatentMap, as KernelMap() is, or None")
         if latent_map is not None and latent_dim is not None:
             raise ValueError(f"latent_dim is the latent map's to say: pass {type(latent_map).__name__}({latent_dim}).")
-        if isinstance(kernel_or_model, DriftRefineKernel):
-            self.kernel = kernel_or_model
+        given = {"num_steps": num_steps, "temperature": temperature}
+        given = {name: value for name, value in given.items() if value is not None}
+        if not isinstance(kernel_or_model, DriftRefineKernel):
+            self.kernel = DriftRefineKernel(kernel_or_model, **given)  # type: ignore[arg-type]
+        elif given:
+            raise ValueError(f"{' and '.join(given)} would be the kernel's to say: pass it to DriftRefineKernel.")
         else:
-            self.kernel = DriftRefineKernel(kernel_or_model, num_steps=num_steps, temperature=temperature)
+            self.kernel = kernel_or_model
         self.num_particles = num_particles
         self.tube_scale = tube_scale
         self._unfitted_map = latent_map if latent_map is not None else KernelMap(latent_dim)
@@ -296,10 +300,15 @@ class MetricBNN:
         device = None if device is None else real_device("device", device)
         content = read(path, "posterior", device)
         arguments = (args, kwargs) if args or kwargs else saved_arguments(content)
-        numbers = {name: content.value(name, int) for name in ("num_particles", "num_steps")}
+        num_particles = content.value("num_particles", int)
         tube_scale = content.value("tube_scale", int, float, type(None))
-        temperature = content.value("temperature", int, float)
-        metric = cls(kernel_or_model, **numbers, temperature=temperature, tube_scale=tube_scale)
+        if not isinstance(kernel_or_model, DriftRefineKernel):
+            settings = {
+                "num_steps": content.value("num_steps", int),
+                "temperature": content.value("temperature", int, float),
+            }
+            kernel_or_model = DriftRefineKernel(kernel_or_model, **settings)
+        metric = cls(kernel_or_model, num_particles=num_particles, tube_scale=tube_scale)
         sites = BatchedPotential(metric.model, *arguments[0], **arguments[1]).sites
         trajectories = saved_trajectories(content, sites)
         metric._unfitted_map = saved_map(content, trajectories)
@@ -337,7 +346,7 @@ class MetricBNN:
     ) -> Iterator[dict[str, Tensor]]:
         """New draws like those of `draw`, in batches, for more of them than memory holds.
 
-        Only one batch is there at a time, if the caller does not keep them.
+        At most three batches are there at a time, the caller's own included, if the caller does not keep them.
 
         Args:
             num_samples: S, of all batches together.

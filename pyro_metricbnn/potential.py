@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.func import grad_and_value
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from .arguments import WrongTypeError, check_device, check_model, check_number, check_tensor, described, first_line
+from .arguments import WrongTypeError, check_device, check_model, check_number, check_tensor, does_not_run, first_line
 from .bayesianize import BayesianNetwork
 from .graphs import BatchedFunction, Execution, Mode
 from .handlers import LastSite, Unvalidated
@@ -274,11 +274,8 @@ def _inspect(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     except (RuntimeError, TypeError) as error:
         if is_out_of_memory(error):
             raise
-        kind = WrongTypeError if isinstance(error, TypeError) else ValueError
-        raise kind(
-            f"the model does not run on its arguments ({described(args, kwargs)}): {first_line(error)}. Pass what it "
-            "takes: tensors of its shapes and precision, on its device, observations included."
-        ) from error
+        advice = "Pass what it takes: tensors of its shapes and precision, on its device, observations included."
+        raise does_not_run("the model does not run on its arguments", args, kwargs, error, advice) from error
     wrong = [n for n, node in trace.nodes.items() if has_density(n, node) and not bool(node["log_prob_sum"].isfinite())]
     cause = _not_finite(args, kwargs) if wrong else ""
     if cause:

@@ -22,8 +22,7 @@ from .arguments import (
     check_mapping,
     check_part,
     check_tensor,
-    described,
-    first_line,
+    does_not_run,
 )
 from .bayesianize import BayesianNetwork
 from .handlers import Unvalidated
@@ -267,11 +266,8 @@ def _outputs(
     except (TypeError, RuntimeError, AttributeError) as error:
         if is_out_of_memory(error):
             raise
-        kind = ValueError if isinstance(error, RuntimeError) else WrongTypeError
-        raise kind(
-            f"the network does not run on x ({described(inputs, {})}): {first_line(error)}. Pass inputs such as it was "
-            "trained on."
-        ) from error
+        advice = "Pass inputs such as it was trained on."
+        raise does_not_run("the network does not run on x", inputs, {}, error, advice) from error
     return torch.cat(outputs, dim=1)
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from .arguments import WrongTypeError, check_count, check_model
+from .arguments import WrongTypeError, check_count, check_model, check_number
 from .inference import MetricBNN
 from .pointwise import Draws, Pointwise, find_layout
 from .sites import Model
@@ -46,8 +47,9 @@ def choose_temperature(
 ) -> TemperatureChoice:
     """Run `MetricBNN` at each temperature, and keep the one that predicts the validation data best.
 
-    The posterior of a network with a simple prior is often surer than its predictions deserve: on ten splits of seven
-    UCI sets this took the mean test NLL from .419 to .379, and made it worse on one set, by .007.
+    The posterior of a network with a simple prior is often surer than its predictions deserve: a temperature chosen so
+    on the first split of each of seven UCI sets took the mean test NLL of ten splits from .419 to .379, and made it
+    worse on one set, by .007.
 
     Args:
         model: A Pyro model, whose data plates have the size of the data it is given.
@@ -68,6 +70,8 @@ def choose_temperature(
     check_model(model)
     if not len(temperatures):
         raise ValueError("temperatures is empty: give at least one, as (1.0, 4.0, 16.0).")
+    for temperature in temperatures:
+        check_number("temperature", temperature, "1 is the model's own.")
     check_count("num_samples", num_samples, "the validation rows are predicted with them.")
     if torch.is_tensor(validation) or not isinstance(validation, Sequence) or isinstance(validation, str):
         kind = type(validation).__name__
@@ -78,15 +82,20 @@ def choose_temperature(
     if not layout.observed:
         raise ValueError("nothing is observed in the validation data: pass the observations too, as (x, y).")
     judge = Pointwise(model, tuple(validation), {}, layout)
-    runs = [MetricBNN(model, temperature=temperature, **settings) for temperature in temperatures]
-    found: list[tuple[float, MetricBNN]] = []
-    for metric in runs:
-        start = found[0][1].map_params if found else None
-        metric.run(*args, initial_params=start, progress=progress)
+    best, nll = None, {}
+    start: dict[str, Tensor] | None = None
+    for temperature in temperatures:
+        metric = MetricBNN(model, temperature=temperature, **settings).run(
+            *args, initial_params=start, progress=progress
+        )
+        start = start or metric.map_params
         each, _ = judge.given_data(metric.draw(num_samples))
-        found.append((_nll(each), metric))
-    nll = {metric.kernel.temperature: score for score, metric in found}
-    return TemperatureChoice(best=min(found, key=lambda one: one[0])[1], nll=nll)
+        nll[temperature] = _nll(each)
+        if best is None or nll[temperature] < nll[best.kernel.temperature]:
+            best = metric
+    if best is None or not math.isfinite(nll[best.kernel.temperature]):
+        raise ValueError("no temperature gives the validation rows a finite density: look at the model and at them.")
+    return TemperatureChoice(best=best, nll=nll)
 
 
 def _nll(each: Draws) -> float:

@@ -122,3 +122,16 @@ def test_a_walk_does_not_go_on_at_another_temperature(tmp_path: Path) -> None:
     DriftRefineKernel(regression(), num_steps=3).walk(X, Y, **settings)
     with pytest.raises(ValueError, match=r"temperature was 1\.0, now 4\.0"):
         DriftRefineKernel(regression(), num_steps=3, temperature=4.0).walk(X, Y, **settings)
+
+
+def test_validation_rows_without_a_density_are_said() -> None:
+    beyond = torch.full_like(Y, 1e30)
+    settings: dict[str, Any] = {"temperatures": [1.0], "num_particles": 2, "num_steps": 3, "progress": False}
+    with pytest.raises(ValueError, match="no temperature gives the validation rows"):
+        choose_temperature(regression(), X, Y, validation=(X, beyond), **settings)
+
+
+def test_what_a_kernel_says_is_not_said_again() -> None:
+    kernel = DriftRefineKernel(regression(), temperature=4.0)
+    with pytest.raises(ValueError, match="temperature would be the kernel's to say"):
+        MetricBNN(kernel, temperature=1.0)
