@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyro
@@ -218,8 +220,14 @@ RIGHT: dict[str, Callable[[], object]] = {
     "agreement": lambda: agreement(prediction(), prediction()),
     "compare": lambda: compare(network(), {"walk": walk()}, X, Y, pictures=False),
     "plots": lambda: (plots.plot_energy(walk()), plots.plot_band(prediction(), X, (X, Y))),
-    "load": lambda: None,
+    "load": lambda: saved_and_loaded(metric()),
 }
+
+
+def saved_and_loaded(metric: MetricBNN) -> MetricBNN:
+    with tempfile.TemporaryDirectory() as folder:
+        metric.save(Path(folder) / "posterior.pt")
+        return MetricBNN.load(Path(folder) / "posterior.pt", metric.model)
 
 
 class Wrong:
