@@ -53,7 +53,8 @@ def quality_against_time(quality: Table, seconds: Table, sets: Sequence[str], pa
             low = min((value.mean for value in columns[name].values() if value is not None), default=0.0)
             high = low + REACH * abs(low)
             heights = itertools.cycle((3, -10, 12))  # of our labels, which are near each other
-            times = [row[name].mean for method, row in seconds.items() if columns[name][method] and row[name]]
+            taken = [row[name] for method, row in seconds.items() if columns[name][method] is not None]
+            times = [time.mean for time in taken if time is not None]
             middle = math.sqrt(min(times) * max(times)) if times else 1.0
             for method, value in columns[name].items():
                 time = seconds[method][name]
