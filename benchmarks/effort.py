@@ -22,7 +22,7 @@ from torch.func import functional_call, vmap
 
 from pyro_metricbnn import Adam, Categorical, DriftRefineKernel, Gaussian, Steer, Trajectories, bayesianize
 from pyro_metricbnn.likelihoods import Likelihood
-from pyro_metricbnn.refiners import Refiner
+from pyro_metricbnn.refiner import Refiner
 
 from .cold_start import networks, train_all
 from .datasets import Problem, glass, snelson

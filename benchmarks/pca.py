@@ -30,7 +30,7 @@ from pyro_metricbnn import Categorical, DriftRefineKernel, KernelMap, Steer, pre
 from pyro_metricbnn.autoencoder_map import AutoencoderMap
 from pyro_metricbnn.canvas import BLACK, BLUE, GREY, VERMILLION
 from pyro_metricbnn.posterior import MetricPosterior
-from pyro_metricbnn.refiners import Descent
+from pyro_metricbnn.pulling_back import Descent
 from pyro_metricbnn.trajectories import Trajectories
 
 from . import reference

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from .methods import methods
+from .methods.metric_paper import OWN_PRIOR
 from .pictures import quality_against_time
 from .results import Results
 from .tables import Figure, best, complete, figure, markdown, written
 
 OURS = "MetricBNN"
-SELF_TRAINED = ("Ensemble", "MILE", "MetricBNN (paper, its prior too)")  # their seconds have the training in them
+SELF_TRAINED = ("Ensemble", "MILE", OWN_PRIOR)  # their seconds have the training in them
 Cells = dict[str, dict[str, dict[str, Any]]]  # by set, then "method|split"
 Table = dict[str, dict[str, Figure | None]]  # by method, then set
 

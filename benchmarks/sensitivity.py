@@ -39,7 +39,8 @@ from pyro_metricbnn import DriftRefineKernel, Gaussian, KernelMap, Steer, predic
 from pyro_metricbnn.autoencoder_map import AutoencoderMap
 from pyro_metricbnn.latent_map import LatentMap
 from pyro_metricbnn.posterior import MetricPosterior
-from pyro_metricbnn.refiners import Adam, Descent, Refiner
+from pyro_metricbnn.pulling_back import Adam, Descent
+from pyro_metricbnn.refiner import Refiner
 from pyro_metricbnn.trajectories import Trajectories
 
 from .arguments import folder, parser, share

@@ -24,6 +24,7 @@ from .networks import mlp
 
 TRAINING_STEPS = 1500
 LEARNING_RATE = 1e-2
+PAPER_DECAY = 0.01  # of the squared weights' half, on the mean loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +100,7 @@ def trained(
     hidden: tuple[int, ...] = (32, 32),
     *,
     activation: type[nn.Module] = nn.ReLU,
+    prior_scale: float = 1.0,
     num_training_steps: int = TRAINING_STEPS,
     share: float = 1.0,
 ) -> Task:
@@ -110,6 +112,7 @@ def trained(
         likelihood=likelihood,
         hidden=hidden,
         activation=activation,
+        prior_scale=prior_scale,
         num_training_steps=num_training_steps,
         share=share,
     )
@@ -119,6 +122,11 @@ def trained(
     net.load_state_dict(weights)
     values = {name: getattr(untrained, name) for name in untrained.__dataclass_fields__}
     return Task(**{**values, "net": net, "seconds": seconds})
+
+
+def paper_prior_scale(problem: Problem) -> float:
+    """Deviation of the prior that the paper's decay of the weights stands for: N(0, 100 / n) for n training rows."""
+    return (PAPER_DECAY * len(problem.x)) ** -0.5
 
 
 def train_together(task: Task, nets: list[nn.Module]) -> list[dict[str, Tensor]]:

@@ -1,10 +1,11 @@
 """UCI classification: every method on the splits of each set (the paper's tables 1 and 3).
 
-    python -m benchmarks uci --data DIR [--sets glass ...] [--splits 10] [--methods NAME ...] [--quick]
+    python -m benchmarks uci --data DIR [--sets glass ...] [--splits 10] [--methods NAME ...] [--prior unit] [--quick]
 
-Two layers of 32 ReLU units, N(0, 1) prior. All methods start from the same trained network; those that train their own
-(ensemble, MILE, the paper's setting with its prior) are marked. Each may try four settings on the validation rows of
-the first split. Writes a JSON file a set, `uci.md` with the tables and `uci.png`.
+Two layers of 32 ReLU units. The prior is that of the paper, whose decay of the weights, .01 on the mean loss, is
+N(0, 100 / n) for n rows; `--prior unit` takes N(0, 1), into a folder of its own. All methods start from the same
+trained network, but for those that train their own (ensemble, MILE). Each may try four settings on the validation rows
+of the first split. Writes a JSON file a set, `uci.md` with the tables and `uci.png`.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from . import paper_figures
 from .arguments import add_methods, chosen, folder, parser, share
 from .datasets import CARRIED, UCI_ALL, classification
 from .experiment import run_splits
+from .methods.method import Method
+from .methods.metric_paper import OWN_PRIOR
 from .report import Cells, as_markdown, figures, footnotes, publish, read, winner
 from .results import Results
 from .tables import markdown
-from .task import Task, trained
+from .task import Task, paper_prior_scale, trained
 
 PAPER_COLUMN = {"breast_cancer": "breast", "breast_ljubljana": "breast"}  # the paper does not say which it means
 
@@ -32,9 +35,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     made = parser(__doc__ or "")
     made.add_argument("--sets", nargs="+", default=None, help=f"of {', '.join(UCI_ALL)}")
     made.add_argument("--splits", type=int, default=10, choices=range(1, 11), metavar="1..10")
+    made.add_argument("--prior", default="paper", choices=("paper", "unit"), help="N(0, 100 / n), or N(0, 1)")
     add_methods(made)
     arguments = made.parse_args(argv)
-    out = folder(arguments) / "uci"
+    out = folder(arguments) / ("uci" if arguments.prior == "paper" else "uci_unit_prior")
     sets = arguments.sets or (list(CARRIED if arguments.data is None else UCI_ALL))
     if arguments.quick:
         sets, arguments.splits = sets[:1], min(arguments.splits, 2)
@@ -50,14 +54,22 @@ def run(arguments: argparse.Namespace, out: Path, name: str, split: int) -> None
     results = Results(out / f"{name}.json", setting(arguments), retry=arguments.retry)
 
     def task(number: int) -> Task:
-        return trained(classification(arguments.data, name, number), Categorical(), share=share(arguments))
+        problem = classification(arguments.data, name, number)
+        prior_scale = paper_prior_scale(problem) if arguments.prior == "paper" else 1.0
+        return trained(problem, Categorical(), prior_scale=prior_scale, share=share(arguments))
 
-    run_splits(results, chosen(arguments), task, [split], name)
+    run_splits(results, wanted(arguments), task, [split], name)
+
+
+def wanted(arguments: argparse.Namespace) -> list[Method]:
+    """The chosen methods, each once: with the paper's prior for all, the paper's setting is one row and not two."""
+    return [method for method in chosen(arguments) if arguments.prior == "unit" or method.name != OWN_PRIOR]
 
 
 def setting(arguments: argparse.Namespace) -> dict[str, object]:
     """What all cells of a file have in common."""
-    return {"experiment": "uci", "hidden": [32, 32], "prior_scale": 1.0, "share": share(arguments)}
+    prior_scale = "10 / sqrt(n)" if arguments.prior == "paper" else 1.0
+    return {"experiment": "uci", "hidden": [32, 32], "prior_scale": prior_scale, "share": share(arguments)}
 
 
 def sections(cells: Cells) -> list[str]:

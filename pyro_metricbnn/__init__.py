@@ -18,7 +18,8 @@ from .mixing import function_mixing
 from .posterior import MetricPosterior, TrajectoryPosterior, gaussian_posterior
 from .potential import BatchedPotential
 from .predictive import predict
-from .refiners import Adam, Descent, Steer
+from .pulling_back import Adam, Descent
+from .steering import Steer
 from .temperature import choose_temperature
 from .trajectories import Trajectories
 

@@ -25,7 +25,7 @@ from .claim import claimed
 from .particles import MEASURED, Ground, Particles
 from .potential import BatchedPotential
 from .randomness import random_state, set_random_state
-from .refiners import Refiner
+from .refiner import Refiner
 from .storage import Content, FilePath, read, writable, write
 from .trajectories import Recorder
 

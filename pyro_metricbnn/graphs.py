@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from types import FunctionType
 from typing import Any, Literal
 
 import torch
@@ -372,7 +373,7 @@ def compiled(
     """fn through torch.compile; `otherwise`, with a warning, where that cannot be done."""
     if failures:
         return otherwise
-    fast = torch.compile(fn, dynamic=False)
+    fast = torch.compile(_with_code_of_its_own(fn), dynamic=False)
     try:
         with torch.no_grad(), in_turn():
             fast(*inputs)
@@ -388,6 +389,15 @@ def compiled(
         )
         return otherwise
     return fast
+
+
+def _with_code_of_its_own(fn: Callable[..., Outputs]) -> Callable[..., Outputs]:
+    """The same function. torch compiles one piece of code for at most eight sets of shapes and closures, and then runs
+    it uncompiled: so would the ninth walk of a process.
+    """
+    if not isinstance(fn, FunctionType):
+        return fn
+    return FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
 
 
 def _looped(single: Callable[..., Outputs]) -> Callable[..., Outputs]:

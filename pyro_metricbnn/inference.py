@@ -25,7 +25,7 @@ from .posterior import MetricPosterior
 from .posterior_file import plain_arguments, saved_arguments, saved_map, saved_trajectories
 from .potential import BatchedPotential
 from .predictive import Prediction, predict
-from .refiners import Descent
+from .pulling_back import Descent
 from .sites import Model
 from .storage import FilePath, read, write
 from .trajectories import Trajectories

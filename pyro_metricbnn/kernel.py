@@ -15,15 +15,17 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from .arguments import check_count, check_device, check_mapping, check_model, check_number, check_type
+from .arguments import WrongTypeError, check_count, check_device, check_mapping, check_model, check_number, check_type
 from .checkpoint import Checkpoint, described, saved_ground, saved_state
 from .curvature import MAX_HESSIAN
 from .map_estimate import find_map, given_point
 from .minibatches import Minibatches, MinibatchPotential, refuse_once
 from .particles import Ground, Particles, start
 from .potential import BatchedPotential
-from .refiners import Refiner, named_refiner
+from .pulling_back import Adam, Descent
+from .refiner import Refiner
 from .sites import Model
+from .steering import Steer
 from .storage import FilePath
 from .trajectories import Trajectories, check_storage
 from .units import prior_units
@@ -310,3 +312,14 @@ class DriftRefineKernel(MCMCKernel):
     def cleanup(self) -> None:
         self._potential_energy = self._chain = self.transforms = None
         self._frozen, self._error = 0, float("nan")
+
+
+def named_refiner(refiner: Refiner | str) -> Refiner:
+    """A refiner from its lower-case name, or itself."""
+    names: dict[str, type[Refiner]] = {"steer": Steer, "descent": Descent, "adam": Adam}
+    if isinstance(refiner, str) and refiner in names:
+        return names[refiner]()
+    if isinstance(refiner, Refiner):
+        return refiner
+    kind = ValueError if isinstance(refiner, str) else WrongTypeError
+    raise kind(f"refiner must be a Refiner or one of {', '.join(map(repr, names))}, got {refiner!r}.")

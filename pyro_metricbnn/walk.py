@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from .checkpoint import Checkpoint, NewRecord, WalkState
 from .particles import Ground, Particles, start
-from .refiners import Refiner
+from .refiner import Refiner
 from .trajectories import Recorder, Trajectories
 
 FEWEST = 4  # points of each particle for a posterior with all that belongs to it: R-hat splits them into halves of two

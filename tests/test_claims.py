@@ -24,7 +24,7 @@ from pyro_metricbnn import (
     bayesianize,
     predict,
 )
-from pyro_metricbnn.refiners import Refiner
+from pyro_metricbnn.refiner import Refiner
 
 pytestmark = pytest.mark.slow
 NOISE = 0.3

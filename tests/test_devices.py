@@ -38,7 +38,7 @@ from pyro_metricbnn import (
 from pyro_metricbnn.calibration import ClassCalibration
 from pyro_metricbnn.latent_map import LatentMap
 from pyro_metricbnn.likelihoods import Likelihood
-from pyro_metricbnn.refiners import Refiner
+from pyro_metricbnn.refiner import Refiner
 
 LIKELIHOODS: list[tuple[Likelihood, int]] = [
     (Gaussian(0.3), 1),

@@ -383,3 +383,18 @@ def test_a_step_is_compiled_together_with_the_function_in_it(compiled_functions:
     step = batched.inside(lambda function, theta, length: (theta + length * function(theta)[0][:, None],), ())
     moved = [step(torch.ones(2, 2), 0.5)[0].tolist() for _ in range(3)]
     assert (len(compiled_functions), moved) == (1, [[[2.0, 2.0], [2.0, 2.0]]] * 3)
+
+
+def test_the_tenth_step_of_a_process_is_compiled_like_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered: list[fx.GraphModule] = []
+    real = torch.compile
+
+    def counted(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        lowered.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", lambda fn, **settings: real(fn, backend=counted, **settings))
+    for size in range(1, 11):
+        batched = BatchedFunction(lambda theta: (theta.sum(),), Execution(mode="compile"))
+        batched.inside(lambda function, theta: function(theta), ())(torch.zeros(2, size))
+    assert len(lowered) == 10

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from pyro_metricbnn import Adam, BatchedPotential, Descent, DriftRefineKernel, Steer
 from pyro_metricbnn.particles import Ground, Particles, start
-from pyro_metricbnn.refiners import Refiner, steered_step, turn
+from pyro_metricbnn.refiner import Refiner
+from pyro_metricbnn.steering import steered_step, turn
 from tests.targets import SCHOOLS_SIGMA, SCHOOLS_Y, eight_schools, gaussian, ill_conditioned_covariance, linear_gaussian
 
 

@@ -20,7 +20,7 @@ from pyro_metricbnn import (
     choose_temperature,
 )
 from pyro_metricbnn.pointwise import Pointwise, find_layout
-from pyro_metricbnn.refiners import Steer
+from pyro_metricbnn.steering import Steer
 
 from .runs import X, Y, hierarchical, regression
 from .targets import linear_gaussian

@@ -266,7 +266,7 @@ def assert_refused(wrong: Wrong, monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         load()
-        for place in ("refiners.Steer.walk", "refiners._PullBack.advance", "autoencoder_map.AutoencoderMap._train"):
+        for place in ("steering.Steer.walk", "pulling_back._PullBack.advance", "autoencoder_map.AutoencoderMap._train"):
             monkeypatch.setattr(f"pyro_metricbnn.{place}", lambda *_, place=place: begun.append(place))
         start = time.process_time()
         with pytest.raises(wrong.error, match=f"(?s){wrong.said}"):

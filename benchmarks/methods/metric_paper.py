@@ -12,10 +12,10 @@ from functools import partial
 from pyro_metricbnn import Categorical, MetricBNN, predict
 from pyro_metricbnn.autoencoder_map import AutoencoderMap
 
-from ..task import Task, train_together
+from ..task import Task, paper_prior_scale, train_together
 from .method import NUM_DRAWS, Method, Predictor
 
-WEIGHT_DECAY = 0.01
+OWN_PRIOR = "MetricBNN (paper, its prior too)"
 
 
 def ran(task: Task) -> MetricBNN:
@@ -31,7 +31,7 @@ def ran(task: Task) -> MetricBNN:
 def fit(task: Task, own_prior: bool = False) -> Predictor:
     """Draws of the paper's posterior."""
     if own_prior:
-        narrower = replace(task, prior_scale=(WEIGHT_DECAY * len(task.problem.x)) ** -0.5)
+        narrower = replace(task, prior_scale=paper_prior_scale(task.problem))
         (net,) = task.new_networks(1)
         (weights,) = train_together(narrower, [net])
         net.load_state_dict(weights)
@@ -42,5 +42,5 @@ def fit(task: Task, own_prior: bool = False) -> Predictor:
 
 METHODS = (
     Method("MetricBNN (paper)", fit),
-    Method("MetricBNN (paper, its prior too)", partial(fit, own_prior=True)),
+    Method(OWN_PRIOR, partial(fit, own_prior=True)),
 )

@@ -1,15 +1,11 @@
-"""How the gradient keeps a drifting particle on the low-loss fiber.
+"""The gradient bends the drift itself: the default refiner.
 
-In: particles at one recorded point.  Out: the particles at the next, and the energy error made.
-
-A refiner is a frozen set of knobs. Every one has `advance`, a recorded step; `approach` is for one
-that has to leave the MAP, or to tune itself, before the first point is recorded.
+In: particles at one recorded point.  Out: the particles at the next, many small steps later.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -17,66 +13,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .arguments import WrongTypeError, check_count, check_number
+from .arguments import check_number
 from .curvature import MAX_HESSIAN
 from .particles import Ground, Particles, start
+from .refiner import NUM_POINTS, Refiner
 
 MIN_DIM = 8  # Steer's dynamics degenerate in few dimensions (D - 1 = 0 at D = 1): smaller models are padded
 ValueAndGrad = Callable[[Tensor], tuple[Tensor, Tensor]]
 SHORTEST_PATH = 304.0  # of models in posterior units: with a quarter of it 6 of 20 ordinary Pyro models were off
 MIN_POINTS = 40  # for a deviation
-NUM_POINTS = 100  # recorded, by default
 NOISE_EVERY = 0.1  # of the path over which the noise renews the drift
 TUNING_GAIN = 0.3  # of the way to the step that the last error asks for
-
-
-class Refiner(ABC):
-    """Takes particles from one recorded point of the walk to the next."""
-
-    has_step_size: ClassVar[bool] = False  # whether particles carry one
-
-    def padding(self, dim: int) -> int:
-        """How many coordinates to add to a model of `dim`."""
-        return 0
-
-    def units(self, ground: Ground) -> Tensor:
-        """What a drift of length 1 means in each coordinate (D,)."""
-        return ground.scale
-
-    @property
-    def num_points(self) -> int:
-        """T where nothing else is said."""
-        return NUM_POINTS
-
-    @abstractmethod
-    def reach(self, ground: Ground) -> float:
-        """How far the drift alone would go from one recorded point to the next."""
-
-    def approach_length(self, ground: Ground) -> float:
-        """How far the drift goes before the record begins."""
-        return 0.0
-
-    @abstractmethod
-    def num_gradients(self, ground: Ground) -> int:
-        """About how many gradients a whole walk takes."""
-
-    def approach(self, ground: Ground, particles: Particles) -> tuple[Ground, Particles]:
-        """Go to where the record begins, by default the MAP; the ground comes back with what was learned of it."""
-        return ground, particles
-
-    @abstractmethod
-    def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
-        """One recorded step: the new particles, and the energy error (N,) that it made."""
-
-    def relax(self, ground: Ground, theta: Tensor, num_refinements: int, step_size: float = 0.0) -> Tensor:
-        """Take points (N, D) that lie near the fiber onto it, by so many gradients each.
-
-        `step_size` is what a walk there had come to; 0 where it is not known.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no `relax`, which refines single points.")
-
-
-# ---------------------------------------------------------------------------------------- steering
 
 
 def turn(u: Tensor, grad: Tensor, length: float) -> tuple[Tensor, Tensor]:
@@ -294,117 +241,3 @@ class Steer(Refiner):
         factor = (wanted / max(seen, 1e-3 * wanted)) ** (1 / 6) if math.isfinite(seen) else 0.5
         largest = self._largest_step(ground)
         return min(max(step_size * factor**TUNING_GAIN, self._first_step(ground) / 50), largest)
-
-
-# ------------------------------------------------------------------------------------ pulling back
-
-
-@dataclass(frozen=True, kw_only=True)
-class _PullBack(Refiner):
-    """A fixed drift of length alpha, then refinements that pull the particle back to the fiber.
-
-    `alpha` is the paper's drift scale; None takes the prior's typical radius, sqrt(D) prior deviations,
-    over T.
-    """
-
-    alpha: float | None = None
-    num_refinements: int = 10  # M
-
-    def __post_init__(self) -> None:
-        if self.alpha is not None:
-            check_number("alpha", self.alpha, "it is the length of a drift step.")
-        check_count("num_refinements", self.num_refinements, "it counts gradients.", least=0)
-
-    def units(self, ground: Ground) -> Tensor:
-        return ground.scale if self.alpha is None else torch.ones_like(ground.scale)
-
-    def reach(self, ground: Ground) -> float:
-        return self.alpha if self.alpha is not None else math.sqrt(len(ground.scale)) / ground.num_steps
-
-    def num_gradients(self, ground: Ground) -> int:
-        return ground.num_steps * (self.num_refinements + 1)
-
-    def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
-        drifted = particles.theta + self.reach(ground) * self.units(ground) * particles.drift
-        theta = self.refine(ground, drifted)
-        energy, grad = ground.potential.value_and_grad(theta)
-        return replace(particles, theta=theta, energy=energy, grad=grad), energy - particles.energy
-
-    def relax(self, ground: Ground, theta: Tensor, num_refinements: int, step_size: float = 0.0) -> Tensor:
-        return replace(self, num_refinements=num_refinements).refine(ground, theta)
-
-    @abstractmethod
-    def refine(self, ground: Ground, theta: Tensor) -> Tensor:
-        """Lower the energy of theta (N, D) by M steps."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Descent(_PullBack):
-    """The paper's refinement: M steps of gradient descent, theta <- theta - eta grad L.
-
-    Fragile: eta has to stay below 2 over the sharpest curvature, which grows along the walk.
-
-    Args:
-        alpha: Length of a drift step (paper: 0.1); None for the prior's typical radius over T.
-        num_refinements: M (paper: 10).
-        eta: The step of the descent (paper: 1e-3).
-        mean_loss: Whether L is the energy over the number of observations, as training code has it, or the energy.
-
-    Example:
-        >>> DriftRefineKernel(model, refiner=Descent(alpha=0.1)).refiner.num_refinements
-        10
-    """
-
-    eta: float = 1e-3
-    mean_loss: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("eta", self.eta, "it is the step of the descent; the paper takes 1e-3.")
-
-    def refine(self, ground: Ground, theta: Tensor) -> Tensor:
-        eta = self.eta / ground.potential.num_observations if self.mean_loss else self.eta
-        for _ in range(self.num_refinements):
-            theta = theta - eta * ground.potential.grad(theta)
-        return theta
-
-
-@dataclass(frozen=True, kw_only=True)
-class Adam(_PullBack):
-    """M steps of Adam, started anew after each drift; stable where plain descent is not.
-
-    Args:
-        alpha: Length of a drift step; None for the prior's typical radius over T.
-        num_refinements: M.
-        lr: Adam's rate, in prior deviations.
-
-    Example:
-        >>> DriftRefineKernel(model, refiner="adam").refiner.num_refinements
-        20
-    """
-
-    num_refinements: int = 20
-    lr: float = 3e-3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("lr", self.lr, "it is Adam's rate, in prior deviations.")
-
-    def refine(self, ground: Ground, theta: Tensor) -> Tensor:
-        z = torch.zeros_like(theta).requires_grad_()
-        optimizer = torch.optim.Adam([z], lr=self.lr)
-        for _ in range(self.num_refinements):
-            z.grad = ground.potential.grad(theta + ground.scale * z.detach()) * ground.scale
-            optimizer.step()
-        return theta + ground.scale * z.detach()
-
-
-def named_refiner(refiner: Refiner | str) -> Refiner:
-    """A refiner from its lower-case name, or itself."""
-    names: dict[str, type[Refiner]] = {"steer": Steer, "descent": Descent, "adam": Adam}
-    if isinstance(refiner, str) and refiner in names:
-        return names[refiner]()
-    if isinstance(refiner, Refiner):
-        return refiner
-    kind = ValueError if isinstance(refiner, str) else WrongTypeError
-    raise kind(f"refiner must be a Refiner or one of {', '.join(map(repr, names))}, got {refiner!r}.")
