@@ -48,7 +48,8 @@ class MetricBNN:
     Args:
         kernel_or_model: A Pyro model, or a `DriftRefineKernel` with settings of its own.
         num_particles: N.
-        num_steps: T, recorded points a particle; None for 100. It and the temperature are a kernel's own to say.
+        num_steps: T, recorded points a particle; None for 200 with `Steer`. This and the temperature are a kernel's
+            own to say.
         temperature: Of the posterior: see `DriftRefineKernel`; None for 1.
         latent_map: The latent space; `KernelMap()` by default.
         latent_dim: Its dimension; None for as many as it needs.

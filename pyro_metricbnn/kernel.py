@@ -46,8 +46,8 @@ class DriftRefineKernel(MCMCKernel):
             had the lower negative log-likelihood on Glass (.80, Adam 1.04), Australian (.31, .41) and Ionosphere
             (.085, .090), the higher on Vehicle (.42, .37) and on Snelson's stiff regression (.35, .21 on its
             training data): the noise heats it there.
-        num_steps: T, the number of recorded points that the walk is planned for; None for 100, or for as many as a
-            refiner with more effort asks for.
+        num_steps: T, the number of recorded points that the walk is planned for; None for as many as the
+            refiner asks for: 200 for Steer, more with more effort, 100 for the others.
         temperature: Walk on the posterior to the power 1 / temperature: above 1 wider than the model's own, which is
             often too sure where there are few rows (see `choose_temperature`).
         compile: Whether to compile the energy; None where the gradients to come are worth it.
