@@ -87,7 +87,8 @@ def bayesianize(
         net: Any module, trained or not; its present weights are where the MAP search starts.
         likelihood: What the output means: `Gaussian(scale)`, `Categorical()`, ...
         prior_scale: The prior's standard deviation: a number, numbers by parameter prefix (`""` for
-            the rest), or a function from (name, shape) to a distribution.
+            the rest), or a function from (name, shape) to a distribution. A network that was trained with a weight
+            decay of w on the mean negative log-likelihood of n rows has the prior (w * n) ** -0.5.
         where: Prefixes of the parameters to make Bayesian (`"fc"`, `["head", "norm"]`); the others
             stay as they are. None takes them all.
 

@@ -13,13 +13,13 @@ import torch
 
 from benchmarks import banana, fidelity, regression, snelson, uci
 from benchmarks.__main__ import COMMANDS, main, overview
-from benchmarks.datasets import classification
+from benchmarks.datasets import Problem, classification
 from benchmarks.methods import methods
 from benchmarks.methods.method import Method, timed, tuned
 from benchmarks.report import figures, winner
 from benchmarks.results import Results
 from benchmarks.tables import best, figure, markdown, written
-from benchmarks.task import Task, trained
+from benchmarks.task import Task, paper_prior_scale, trained
 from pyro_metricbnn import Categorical
 
 QUICK = ["MAP", "LA GN Kron", "Ensemble", "MetricBNN", "MetricBNN, tempered"]
@@ -143,6 +143,19 @@ def test_an_unknown_command_lists_those_there_are() -> None:
     done = subprocess.run([sys.executable, "-m", "benchmarks", "nothing"], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "uci" in done.stderr
+
+
+def test_the_two_priors_of_uci_have_a_folder_each(tmp_path: Path) -> None:
+    for prior in ("paper", "unit"):
+        uci.main(["--quick", "--out", str(tmp_path), "--methods", "MAP", "--prior", prior])
+    seen = {path.parent.name: json.loads(path.read_text())["setting"] for path in tmp_path.glob("*/wine.json")}
+    priors = {name: setting["prior_scale"] for name, setting in seen.items()}
+    assert priors == {"uci": "10 / sqrt(n)", "uci_unit_prior": 1.0}
+
+
+def test_the_papers_decay_on_a_hundred_rows_is_a_standard_normal_prior() -> None:
+    x = torch.zeros(100, 2)
+    assert paper_prior_scale(Problem("zeros", x, x, x, x)) == pytest.approx(1.0)
 
 
 @pytest.mark.slow
