@@ -96,10 +96,10 @@ def regression(folder: Path | None, name: str, split: int) -> Problem:
     return made._replace(y=y[train], y_valid=y[valid], y_test=y[test], y_scale=float(scale))
 
 
-def classification(folder: Path | None, name: str, split: int) -> Problem:
-    """One split of a classification set, of a folder or of those that scikit-learn carries."""
+def classification(folder: Path | None, name: str, split: int, *, raw: bool = False) -> Problem:
+    """One split of a classification set, of a folder or of those that scikit-learn carries; `raw` in its own units."""
     if folder is not None:
-        return uci(folder, name, split)
+        return uci(folder, name, split, raw=raw)
     if name not in CARRIED:
         raise SystemExit(f"{name} is not among the sets that scikit-learn carries ({', '.join(CARRIED)}): pass --data.")
     loaders = {"wine": load_wine, "iris": load_iris, "breast_diagnostic": load_breast_cancer}
@@ -107,7 +107,7 @@ def classification(folder: Path | None, name: str, split: int) -> Problem:
     seed, rows = SEEDS[split], np.arange(len(labels))
     train, rest = train_test_split(rows, train_size=0.7, random_state=seed, stratify=labels)
     test, valid = train_test_split(rest, train_size=0.5, random_state=seed, stratify=labels[rest])
-    return _standardised(name, features, labels, train, valid, test)
+    return _standardised(name, features, labels, train, valid, test, raw=raw)
 
 
 def with_validation(problem: Problem) -> Problem:
@@ -116,7 +116,7 @@ def with_validation(problem: Problem) -> Problem:
     return problem._replace(x=problem.x[~held], y=problem.y[~held], x_valid=problem.x[held], y_valid=problem.y[held])
 
 
-def uci(folder: Path, name: str, split: int) -> Problem:
+def uci(folder: Path, name: str, split: int, *, raw: bool = False) -> Problem:
     """One split of a UCI classification set; the sample number of Breast (Wisconsin) is no feature."""
     path = folder / "uci" / f"{name}.csv"
     if not path.exists():
@@ -124,17 +124,25 @@ def uci(folder: Path, name: str, split: int) -> Problem:
     table = np.genfromtxt(path, delimiter=",", skip_header=1)
     rows = np.load(folder / "uci" / f"{name}.splits.npz")
     train, valid, test = (rows[part][split] for part in ("train", "valid", "test"))
-    return _standardised(name, table[:, 1 if name == "breast_cancer" else 0 : -1], table[:, -1], train, valid, test)
+    features = table[:, 1 if name == "breast_cancer" else 0 : -1]
+    return _standardised(name, features, table[:, -1], train, valid, test, raw=raw)
 
 
 def _standardised(
-    name: str, features: np.ndarray, labels: np.ndarray, train: np.ndarray, valid: np.ndarray, test: np.ndarray
+    name: str,
+    features: np.ndarray,
+    labels: np.ndarray,
+    train: np.ndarray,
+    valid: np.ndarray,
+    test: np.ndarray,
+    *,
+    raw: bool = False,
 ) -> Problem:
-    """Features in units of the training part's deviations."""
+    """Features in units of the training part's deviations; `raw` as they are."""
     y = torch.tensor(labels.astype(np.int64))
     spread = features[train].std(0)
     scaled = (features - features[train].mean(0)) / np.where(spread > 0, spread, 1)
-    x = torch.tensor(scaled, dtype=torch.float32)
+    x = torch.tensor(features if raw else scaled, dtype=torch.float32)
     return Problem(name, x[train], y[train], x[test], y[test], x[valid], y[valid])
 
 

@@ -1,11 +1,12 @@
 """UCI classification: every method on the splits of each set (the paper's tables 1 and 3).
 
-    python -m benchmarks uci --data DIR [--sets glass ...] [--splits 10] [--methods NAME ...] [--prior unit] [--quick]
+    python -m benchmarks uci --data DIR [--sets glass ...] [--splits 10] [--methods NAME ...] [--prior unit] [--raw]
 
 Two layers of 32 ReLU units. The prior is that of the paper, whose decay of the weights, .01 on the mean loss, is
-N(0, 100 / n) for n rows; `--prior unit` takes N(0, 1), into a folder of its own. All methods start from the same
-trained network, but for those that train their own (ensemble, MILE). Each may try four settings on the validation rows
-of the first split. Writes a JSON file a set, `uci.md` with the tables and `uci.png`.
+N(0, 100 / n) for n rows; `--prior unit` takes N(0, 1), `--raw` features that are not standardised, each into a
+folder of its own. All methods start from the same trained network, but for those that train their own (ensemble, MILE).
+Each may try four settings on the validation rows of the first split. Writes a JSON file a set, `uci.md` with the tables
+and `uci.png`.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     made = parser(__doc__ or "")
     made.add_argument("--sets", nargs="+", default=None, help=f"of {', '.join(UCI_ALL)}")
     made.add_argument("--splits", type=int, default=10, choices=range(1, 11), metavar="1..10")
+    made.add_argument("--raw", action="store_true", help="features as they are, not standardised")
     made.add_argument("--prior", default="paper", choices=("paper", "unit"), help="N(0, 100 / n), or N(0, 1)")
     add_methods(made)
     arguments = made.parse_args(argv)
-    out = folder(arguments) / ("uci" if arguments.prior == "paper" else "uci_unit_prior")
+    out = folder(arguments) / ("uci" + "_unit_prior" * (arguments.prior == "unit") + "_raw" * arguments.raw)
     sets = arguments.sets or (list(CARRIED if arguments.data is None else UCI_ALL))
     if arguments.quick:
         sets, arguments.splits = sets[:1], min(arguments.splits, 2)
@@ -54,7 +56,7 @@ def run(arguments: argparse.Namespace, out: Path, name: str, split: int) -> None
     results = Results(out / f"{name}.json", setting(arguments), retry=arguments.retry)
 
     def task(number: int) -> Task:
-        problem = classification(arguments.data, name, number)
+        problem = classification(arguments.data, name, number, raw=arguments.raw)
         prior_scale = paper_prior_scale(problem) if arguments.prior == "paper" else 1.0
         return trained(problem, Categorical(), prior_scale=prior_scale, share=share(arguments))
 
@@ -69,7 +71,8 @@ def wanted(arguments: argparse.Namespace) -> list[Method]:
 def setting(arguments: argparse.Namespace) -> dict[str, object]:
     """What all cells of a file have in common."""
     prior_scale = "10 / sqrt(n)" if arguments.prior == "paper" else 1.0
-    return {"experiment": "uci", "hidden": [32, 32], "prior_scale": prior_scale, "share": share(arguments)}
+    features = {"features": "raw"} if arguments.raw else {}
+    return {"experiment": "uci", "hidden": [32, 32], "prior_scale": prior_scale, "share": share(arguments), **features}
 
 
 def sections(cells: Cells) -> list[str]:
