@@ -32,9 +32,10 @@ def add_methods(made: argparse.ArgumentParser, default: Sequence[str] | None = N
     )
 
 
-def chosen(arguments: argparse.Namespace) -> list[Method]:
-    """The methods of --methods, in the order of the tables."""
-    return [method for name, method in methods().items() if name in arguments.methods]
+def chosen(arguments: argparse.Namespace, experiment: str | None = None) -> list[Method]:
+    """The methods of --methods that the experiment is for, in the order of the tables."""
+    there = (method for name, method in methods().items() if name in arguments.methods)
+    return [method for method in there if method.only in (None, experiment)]
 
 
 def folder(arguments: argparse.Namespace) -> Path:

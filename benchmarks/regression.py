@@ -4,7 +4,8 @@
 
 One layer of 50 ReLU units, N(0, 1) prior, x and y in units of the training part, figures in those of the source. The
 noise is one number a split, the same for all methods: the root mean square error of a first network on the tenth of
-the training rows that is held out. Writes a JSON file a set, `regression.md` and `regression.png`.
+the training rows that is held out. In one row it is a site of the model instead, with that number as its prior's
+median. Writes a JSON file a set, `regression.md` and `regression.png`.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace, out: Path, name: str, split: int) -> None
     def task(number: int) -> Task:
         return task_of(arguments.data, name, number, share(arguments))
 
-    run_splits(results, chosen(arguments), task, [split], name)
+    run_splits(results, chosen(arguments, "regression"), task, [split], name)
 
 
 def sections(cells: Cells) -> list[str]:

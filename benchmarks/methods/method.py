@@ -34,6 +34,7 @@ class Method:
         settings: What is tried on the validation rows, the best is kept; at most `BUDGET`.
         needs: The package that it cannot do without, if not one of ours.
         cite: Where it comes from.
+        only: The one experiment that it is for.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Method:
     settings: tuple[Mapping[str, Any], ...] = ({},)
     needs: str | None = None
     cite: str = ""
+    only: str | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.settings) <= BUDGET:
