@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pyro_metricbnn.canvas import BLACK, BLUE, GREEN, GREY, VERMILLION
+
 from .tables import Figure, complete
 
-OURS = "#D55E00"
-HIGHLIGHTED = {"MILE": "#0072B2", "Ensemble": "#009E73", "MAP": "#000000"}
-OTHERS = "#777777"
-REACH = 1.5  # how far above the lowest NLL is shown, in units of it
-Table = Mapping[str, Mapping[str, Figure | None]]
+NAMED: dict[str, dict[str, Any]] = {  # in the legend, the others have numbers
+    "MAP": {"color": BLACK, "marker": "X"},
+    "Ensemble": {"color": GREEN, "marker": "v"},
+    "MILE": {"color": BLUE, "marker": "D"},
+    "MetricBNN": {"color": VERMILLION, "marker": "o", "markersize": 7},
+    "MetricBNN, tempered": {"color": VERMILLION, "marker": "o", "markerfacecolor": "white"},
+    "MetricBNN, effort 4": {"color": VERMILLION, "marker": "^"},
+    "MetricBNN, 4 networks": {"color": VERMILLION, "marker": "s"},
+    "MetricBNN, noise inferred": {"color": VERMILLION, "marker": "P"},
+}
+Column = Mapping[str, Figure | None]  # by method
+Table = Mapping[str, Column]  # by method, then set
 
 
 @contextmanager
@@ -40,49 +47,58 @@ def panels(
 
 
 def quality_against_time(quality: Table, seconds: Table, sets: Sequence[str], path: Path) -> None:
-    """NLL of each method against its seconds, a panel a set; the baselines have numbers."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
+    """NLL of each method against its seconds, a panel a set; what is above all named methods is on the upper edge."""
     columns = {
         name: dict(zip(quality, complete([row[name] for row in quality.values()]), strict=True)) for name in sets
     }
     drawn = [method for method in quality if any(column[method] is not None for column in columns.values())]
-    numbers = {method: str(i) for i, method in enumerate((m for m in drawn if _color(m) == OTHERS), start=1)}
+    numbers = {method: str(i) for i, method in enumerate((m for m in drawn if m not in NAMED), start=1)}
     with panels(sets, path, size=(3.6, 3.2)) as grid:
+        named: dict[str, Any] = {}
         for name, axes in grid.items():
-            low = min((value.mean for value in columns[name].values() if value is not None), default=0.0)
-            high = low + REACH * abs(low)
-            heights = itertools.cycle((3, -10, 12))  # of our labels, which are near each other
-            taken = [row[name] for method, row in seconds.items() if columns[name][method] is not None]
-            times = [time.mean for time in taken if time is not None]
-            middle = math.sqrt(min(times) * max(times)) if times else 1.0
-            for method, value in columns[name].items():
-                time = seconds[method][name]
-                if value is None or time is None:
-                    continue
-                color, seen = _color(method), value.mean <= high  # far-off methods sit on the upper edge
-                height = value.mean if seen else high
-                error = value.error if seen and color != OTHERS else 0
-                axes.errorbar(time.mean, height, error, fmt="o" if seen else "^", color=color, ms=4, elinewidth=1)
-                text = numbers.get(method, method.removeprefix("MetricBNN, "))
-                right = time.mean > middle  # of the panel, where a label goes to the left of its point
-                side = {
-                    "xytext": (-4 if right else 4, next(heights) if color == OURS else 3),
-                    "ha": "right" if right else "left",
-                    "textcoords": "offset points",
-                    "fontsize": 7,
-                    "color": color,
-                }
-                axes.annotate(text, (time.mean, height), **side)
-            axes.set(xscale="log", xlabel="seconds, training included", ylabel="test NLL")
-            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.xaxis.set_minor_locator(NullLocator())
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axes.margins(x=0.15)
-        legend = ", ".join(f"{number} {method}" for method, number in numbers.items())
-        next(iter(grid.values())).figure.supxlabel("\n".join(textwrap.wrap(legend, 110)), fontsize=8, color=OTHERS)
+            times = {method: row[name] for method, row in seconds.items()}
+            named |= _drawn_named(axes, columns[name], times)
+            _drawn_numbers(axes, columns[name], times, numbers)
+            _log_seconds(axes)
+        figure = next(iter(grid.values())).figure
+        figure.legend(
+            named.values(), named, loc="outside upper center", ncols=len(named) or 1, frameon=False, fontsize=9
+        )
+        text = ", ".join(f"{number} {method}" for method, number in numbers.items())
+        figure.supxlabel("\n".join(textwrap.wrap(text, 150)), fontsize=8, color=GREY)
 
 
-def _color(method: str) -> str:
-    ours = method == "MetricBNN" or method.startswith("MetricBNN, ")
-    return OURS if ours else HIGHLIGHTED.get(method, OTHERS)
+def _drawn_named(axes: Any, column: Column, times: Column) -> dict[str, Any]:
+    """Points with their errors; what the legend needs of each."""
+    made = {}
+    for method, style in NAMED.items():
+        value, time = column.get(method), times.get(method)
+        if value is not None and time is not None:
+            made[method] = axes.errorbar(
+                time.mean, value.mean, value.error, **{"linestyle": "none", "markersize": 5, "elinewidth": 1, **style}
+            )
+    return made
+
+
+def _drawn_numbers(axes: Any, column: Column, times: Column, numbers: Mapping[str, str]) -> None:
+    """The other methods as numbers, within the heights that the named ones ask for where there are some."""
+    named = [value.mean + value.error for method, value in column.items() if method in NAMED and value is not None]
+    high = max((height for height in named if height == height), default=float("inf"))
+    for method, number in numbers.items():
+        value, time = column.get(method), times.get(method)
+        if value is not None and time is not None:
+            text = number if value.mean <= high else f"{number}\u2191"
+            style = {"fontsize": 8, "color": GREY, "ha": "center", "va": "center"}
+            axes.text(time.mean, min(value.mean, high), text, **style)
+            axes.update_datalim([(time.mean, min(value.mean, high))])
+
+
+def _log_seconds(axes: Any) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set(xscale="log", xlabel="seconds, training included", ylabel="test NLL")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.margins(x=0.1)
+    axes.autoscale_view()
