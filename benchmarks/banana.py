@@ -77,5 +77,4 @@ def picture(problem: Problem, names: Sequence[str], out: Path) -> None:
                 rows = problem.x[problem.y == label]
                 axes.plot(rows[:, 0], rows[:, 1], "o", color=color, markeredgecolor="white", markeredgewidth=0.3, ms=3)
             axes.set(xlabel="$x_1$", ylabel="$x_2$")
-            axes.label_outer()
         axes.figure.colorbar(shown, ax=list(grid.values()), label="probability of the second class", shrink=0.6)

@@ -43,6 +43,11 @@ def panels(
     for name, axes in by_name.items():
         axes.set_title(name, fontsize=10)
     yield by_name
+    if shared:  # labels at the left, and below the last panel of each column
+        for i, axes in enumerate(by_name.values()):
+            lowest, first = i + columns >= len(names), i % columns == 0
+            axes.tick_params(labelbottom=lowest, labelleft=first)
+            axes.set(**({} if lowest else {"xlabel": ""}), **({} if first else {"ylabel": ""}))
     canvas.savefig(path, dpi=130)
 
 

@@ -91,4 +91,3 @@ def picture(problem: Problem, names: Sequence[str], out: Path) -> None:
             axes.plot(along, shown["mean"], color="black", lw=1.2)
             axes.plot(problem.x, problem.y, ".", color="#D55E00", markersize=2)
             axes.set(ylim=(-3, 3), xlim=(-1, 7), xlabel="x", ylabel="y")
-            axes.label_outer()
