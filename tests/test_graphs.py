@@ -12,8 +12,9 @@ from torch.func import grad_and_value
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_metricbnn import BatchedPotential, graphs
-from pyro_metricbnn.graphs import BatchedFunction, Execution, record, tidy, worth_compiling
+from pyro_metricbnn.graphs import BatchedFunction, Execution
 from pyro_metricbnn.handlers import Unvalidated
+from pyro_metricbnn.records import record, tidy, worth_compiling
 from tests.models import CASES, noise
 
 Outputs = tuple[Tensor, ...]
