@@ -252,6 +252,21 @@ def test_the_default_drift_adds_up_to_the_priors_typical_radius() -> None:
     assert Descent(alpha=0.1).reach(ground) == 0.1
 
 
+def test_a_walk_goes_twice_as_far_where_its_gradients_are_few_and_no_further_where_they_are_many() -> None:
+    soft, stiff = (ground_of(gaussian(v * torch.eye(400, dtype=torch.float64)), 400) for v in (1.0, 1e-5))
+    assert Steer().num_gradients(soft) < 800 < Steer().num_gradients(stiff)
+    assert [Steer().length(ground) for ground in (soft, stiff)] == pytest.approx([12 * 20, 6 * 20])
+    assert Steer(effort=4.0).length(soft) == pytest.approx(2 * 12 * 20)
+    assert Steer(path=3.0).length(soft) == pytest.approx(3 * 20)
+
+
+def test_a_large_network_does_not_walk_further_than_six_radii() -> None:
+    scale = torch.ones(200_000)
+    ground = Ground(BatchedPotential(standard(2)), torch.zeros_like(scale), scale, 10, 4)
+    ground.__dict__["curvature"] = 1000.0  # a cached property: 200,000 coordinates would take long to look at
+    assert Steer().length(ground) == pytest.approx(6 * 200_000**0.5)
+
+
 def test_a_fourth_refiner_is_one_short_class() -> None:
     @dataclass(frozen=True)
     class Straight(Refiner):
