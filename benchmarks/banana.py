@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,47 +18,20 @@ from torch import Tensor, nn
 
 from pyro_metricbnn import Categorical
 
-from .arguments import add_methods, chosen, folder, parser, share
 from .datasets import Problem, banana
-from .experiment import run_splits
-from .methods.method import Method, Run
-from .pictures import panels
-from .report import of_one_set
-from .results import Results
-from .snelson import slug
+from .figure import Figure, Shown
+from .methods.method import Run
 from .task import Task, trained
 
 HIDDEN = (16, 16)
 GRID_SIZE = 60
 REACH = 4.0  # of the picture, in the data's deviations
 COLORS = ("#D55E00", "#0072B2")
-COLUMNS = {"NLL": "nll", "ECE": "ece", "accuracy": "accuracy", "seconds": "seconds"}
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run what is missing; write table and picture."""
-    made = parser(__doc__ or "")
-    made.add_argument("--seeds", type=int, default=3)
-    add_methods(made)
-    arguments = made.parse_args(argv)
-    out = folder(arguments) / "banana"
-    seeds = range(1 if arguments.quick else arguments.seeds)
-
-    def task(seed: int) -> Task:
-        return trained(banana(arguments.data), Categorical(), HIDDEN, activation=nn.Tanh, share=share(arguments))
-
-    def keep(method: Method, run: Run) -> None:
-        out.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(out / f"{slug(method.name)}.npz", probs=run.predictor(plane()).probs[:, 1].numpy())
-
-    setting = {"experiment": "banana", "hidden": list(HIDDEN), "share": share(arguments)}
-    results = Results(out / "banana.json", setting, retry=arguments.retry)
-    run_splits(results, chosen(arguments), task, seeds, "banana", keep)
-    names = [method.name for method in chosen(arguments)]
-    text = of_one_set(results, names, COLUMNS)
-    (out / "banana.md").write_text(text + "\n")
-    print(text)
-    picture(banana(arguments.data), names, out)
+def task(data: Path | None, share: float) -> Task:
+    """The problem with its trained network."""
+    return trained(banana(data), Categorical(), HIDDEN, activation=nn.Tanh, share=share)
 
 
 def plane() -> Tensor:
@@ -66,15 +40,36 @@ def plane() -> Tensor:
     return torch.cartesian_prod(side, side)
 
 
-def picture(problem: Problem, names: Sequence[str], out: Path) -> None:
-    """A panel a method: the probability of the second class, and the training rows."""
-    kept = [name for name in names if (out / f"{slug(name)}.npz").exists()]
-    with panels(kept, out / "banana.png", size=(2.9, 2.8), shared=True) as grid:
-        for name, axes in grid.items():
-            probs = np.load(out / f"{slug(name)}.npz")["probs"].reshape(GRID_SIZE, GRID_SIZE).T
-            shown = axes.imshow(probs, origin="lower", extent=(-REACH, REACH) * 2, cmap="PuOr", vmin=0, vmax=1)
-            for label, color in enumerate(COLORS):
-                rows = problem.x[problem.y == label]
-                axes.plot(rows[:, 0], rows[:, 1], "o", color=color, markeredgecolor="white", markeredgewidth=0.3, ms=3)
-            axes.set(xlabel="$x_1$", ylabel="$x_2$")
-        axes.figure.colorbar(shown, ax=list(grid.values()), label="probability of the second class", shrink=0.6)
+def on_plane(run: Run) -> dict[str, np.ndarray]:
+    """The probability of the second class over the plane."""
+    return {"probs": run.predictor(plane()).probs[:, 1].numpy()}
+
+
+def decisions(axes: Any, shown: Shown, problem: Problem) -> Any:
+    """That probability, and the training rows."""
+    probs = shown["probs"].reshape(GRID_SIZE, GRID_SIZE).T
+    image = axes.imshow(probs, origin="lower", extent=(-REACH, REACH) * 2, cmap="PuOr", vmin=0, vmax=1)
+    for label, color in enumerate(COLORS):
+        rows = problem.x[problem.y == label]
+        axes.plot(rows[:, 0], rows[:, 1], "o", color=color, markeredgecolor="white", markeredgewidth=0.3, ms=3)
+    axes.set(xlabel="$x_1$", ylabel="$x_2$")
+    return image
+
+
+def with_scale(all_axes: Sequence[Any], image: Any) -> None:
+    """What the colours mean."""
+    all_axes[0].figure.colorbar(image, ax=all_axes, label="probability of the second class", shrink=0.6)
+
+
+main = Figure(
+    name="banana",
+    about=__doc__ or "",
+    setting={"hidden": list(HIDDEN)},
+    columns={"NLL": "nll", "ECE": "ece", "accuracy": "accuracy", "seconds": "seconds"},
+    problem=banana,
+    task=task,
+    shown=on_plane,
+    panel=decisions,
+    finish=with_scale,
+    size=(2.9, 2.8),
+).main

@@ -58,14 +58,16 @@ def as_markdown(table: Table, *, largest: bool = False, digits: int = 3, bold: b
 
 def winner(table: Table, name: str) -> str:
     """A line that says who has the lowest figure on a set, and where the default stands."""
-    column = complete([row[name] for row in table.values()])
-    ranked = sorted((value.mean, method) for method, value in zip(table, column, strict=True) if value is not None)
+    column = dict(zip(table, complete([row[name] for row in table.values()]), strict=True))
+    ranked = sorted((value.mean, method) for method, value in column.items() if value is not None)
     if not ranked:
         return f"- {name}: no results"
     line = f"- {name}: {ranked[0][1]} has the lowest NLL, {ranked[0][0]:.3f}"
-    ours = table.get(OURS, {}).get(name)
-    if ours is None or ranked[0][1] == OURS:
+    if ranked[0][1] == OURS or table.get(OURS, {}).get(name) is None:
         return line
+    ours = column[OURS]
+    if ours is None:
+        return f"{line}; {OURS} has fewer splits and is not compared"
     near = "within" if ours.mean - ranked[0][0] <= ours.error else "not within"
     return f"{line}; {OURS} {ours.mean:.3f} ± {ours.error:.3f}, {near} one standard error"
 

@@ -8,21 +8,17 @@ others is for tuning. Writes `snelson.json`, `snelson.md` (NLL on training rows 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from pyro_metricbnn import Gaussian
 
-from .arguments import add_methods, chosen, folder, parser, share
 from .datasets import Problem, snelson, with_validation
-from .experiment import run_splits
-from .methods.method import Method, Run
-from .pictures import panels
-from .report import of_one_set
-from .results import Results
+from .figure import Figure, Shown
+from .methods.method import Run
 from .task import Task, trained
 
 NOISE = 0.3
@@ -30,39 +26,12 @@ HIDDEN = (32, 32, 32)
 GRID = torch.linspace(-1, 7, 161)[:, None]
 LEVELS = (0.05, 0.5, 0.95)
 NUM_SHOWN = 12  # functions
-COLUMNS = {"train NLL": "train_nll", "gap NLL": "nll", "seconds": "seconds"}
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run what is missing; write table and picture."""
-    made = parser(__doc__ or "")
-    made.add_argument("--seeds", type=int, default=3)
-    add_methods(made)
-    arguments = made.parse_args(argv)
-    out = folder(arguments) / "snelson"
-    seeds = range(1 if arguments.quick else arguments.seeds)
-
-    def task(seed: int) -> Task:
-        problem = with_validation(snelson(arguments.data))
-        return trained(problem, Gaussian(NOISE), HIDDEN, num_training_steps=5000, share=share(arguments))
-
-    def keep(method: Method, run: Run) -> None:
-        out.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(out / f"{slug(method.name)}.npz", allow_pickle=False, **on_grid(run))
-
-    setting = {"experiment": "snelson", "hidden": list(HIDDEN), "noise": NOISE, "share": share(arguments)}
-    results = Results(out / "snelson.json", setting, retry=arguments.retry)
-    run_splits(results, chosen(arguments), task, seeds, "snelson", keep)
-    names = [method.name for method in chosen(arguments)]
-    text = of_one_set(results, names, COLUMNS)
-    (out / "snelson.md").write_text(text + "\n")
-    print(text)
-    picture(snelson(arguments.data), names, out)
-
-
-def slug(name: str) -> str:
-    """A method's name as that of a file."""
-    return "".join(letter if letter.isalnum() else "-" for letter in name.lower())
+def task(data: Path | None, share: float) -> Task:
+    """The problem with its trained network."""
+    problem = with_validation(snelson(data))
+    return trained(problem, Gaussian(NOISE), HIDDEN, num_training_steps=5000, share=share)
 
 
 def on_grid(run: Run) -> dict[str, np.ndarray]:
@@ -78,16 +47,24 @@ def on_grid(run: Run) -> dict[str, np.ndarray]:
     }
 
 
-def picture(problem: Problem, names: Sequence[str], out: Path) -> None:
-    """A panel a method: bands, and some of its functions."""
-    kept = [name for name in names if (out / f"{slug(name)}.npz").exists()]
+def bands(axes: Any, shown: Shown, problem: Problem) -> None:
+    """Bands, and some of the functions."""
     along = GRID.squeeze(-1).numpy()
-    with panels(kept, out / "snelson.png", shared=True) as grid:
-        for name, axes in grid.items():
-            shown = np.load(out / f"{slug(name)}.npz")
-            axes.fill_between(along, *shown["observations"][[0, 2]], color="#56B4E9", alpha=0.3, lw=0)
-            axes.fill_between(along, *shown["functions"][[0, 2]], color="#0072B2", alpha=0.35, lw=0)
-            axes.plot(along, shown["draws"].T, color="#0072B2", lw=0.4, alpha=0.6)
-            axes.plot(along, shown["mean"], color="black", lw=1.2)
-            axes.plot(problem.x, problem.y, ".", color="#D55E00", markersize=2)
-            axes.set(ylim=(-3, 3), xlim=(-1, 7), xlabel="x", ylabel="y")
+    axes.fill_between(along, *shown["observations"][[0, 2]], color="#56B4E9", alpha=0.3, lw=0)
+    axes.fill_between(along, *shown["functions"][[0, 2]], color="#0072B2", alpha=0.35, lw=0)
+    axes.plot(along, shown["draws"].T, color="#0072B2", lw=0.4, alpha=0.6)
+    axes.plot(along, shown["mean"], color="black", lw=1.2)
+    axes.plot(problem.x, problem.y, ".", color="#D55E00", markersize=2)
+    axes.set(ylim=(-3, 3), xlim=(-1, 7), xlabel="x", ylabel="y")
+
+
+main = Figure(
+    name="snelson",
+    about=__doc__ or "",
+    setting={"hidden": list(HIDDEN), "noise": NOISE},
+    columns={"train NLL": "train_nll", "gap NLL": "nll", "seconds": "seconds"},
+    problem=snelson,
+    task=task,
+    shown=on_grid,
+    panel=bands,
+).main

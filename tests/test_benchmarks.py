@@ -100,6 +100,11 @@ def test_the_line_of_a_set_says_whether_the_default_is_within_a_standard_error()
     assert ", within one standard error" in line
 
 
+def test_the_line_of_a_set_does_not_compare_a_default_of_fewer_splits() -> None:
+    cells = {"s": {"MAP|0": {"nll": 1.0}, "MAP|1": {"nll": 2.0}, "MetricBNN|0": {"nll": 0.5}}}
+    assert "fewer splits" in winner(figures(cells, "nll"), "s")
+
+
 def test_a_method_may_not_try_more_settings_than_the_others() -> None:
     with pytest.raises(ValueError, match="1 to 4"):
         Method("greedy", lambda task: None, settings=({},) * 5)  # type: ignore[arg-type, return-value]
@@ -151,6 +156,14 @@ def test_the_two_priors_of_uci_have_a_folder_each(tmp_path: Path) -> None:
     seen = {path.parent.name: json.loads(path.read_text())["setting"] for path in tmp_path.glob("*/wine.json")}
     priors = {name: setting["prior_scale"] for name, setting in seen.items()}
     assert priors == {"uci": "10 / sqrt(n)", "uci_unit_prior": 1.0}
+
+
+def test_the_papers_training_is_a_variant_that_ends_at_other_weights(tmp_path: Path) -> None:
+    for training in ("map", "paper"):
+        uci.main(["--quick", "--out", str(tmp_path), "--methods", "MAP", "--training", training])
+    written = [json.loads((tmp_path / name / "wine.json").read_text()) for name in ("uci", "uci_paper_training")]
+    assert [one["setting"].get("training") for one in written] == [None, "paper"]
+    assert written[0]["cells"]["MAP|0"]["nll"] != written[1]["cells"]["MAP|0"]["nll"]
 
 
 def test_the_papers_decay_on_a_hundred_rows_is_a_standard_normal_prior() -> None:
