@@ -24,6 +24,7 @@ MAX_TREND, MAX_T = 0.5, 3.5  # spreads that the energy may change in half a walk
 MIN_PARTICLES = 5  # for a deviation of it
 MAX_BEND = 0.1  # the paper's objective bends by .17, and its draws are off the fiber
 MAX_RECONSTRUCTION = 0.5
+MIN_PATH = 0.5  # of what was planned
 WEIGHTS_MAY_DIFFER = (
     "Weights of a network can differ where functions agree: look at function_mixing, and if that is high too, take "
     "more effort: Steer(effort=4)."
@@ -62,6 +63,8 @@ class Health:
         is_drifting: Whether that is more than chance and more than half a spread: the walk has not come to rest.
         energy_error: Median of what the integrator gets wrong in a step, or refinement does not take back.
         drift_survived: The mean part of the drift that is left of a step.
+        path_walked: The part of the planned path that was walked: less than 1 where the energy is so sharp that the
+            steps to its end would have been too many.
         frozen: Particles that came to an energy that is not finite.
         bend: How far the latent walks are from their chords, in chords; NaN without a latent map.
         reconstruction: How far the decoded points are from the recorded ones, in units of their spread.
@@ -79,6 +82,7 @@ class Health:
     is_drifting: bool
     energy_error: float
     drift_survived: float
+    path_walked: float
     frozen: tuple[int, ...]
     bend: float
     reconstruction: float
@@ -95,7 +99,13 @@ class Health:
                 f"{len(self.frozen)} of {self.num_particles} particles froze at an energy that is not finite. Take a "
                 "smaller step: Steer(effort=4), or a smaller alpha or eta of a refiner that pulls back."
             )
-        if self.is_drifting:
+        if self.path_walked < MIN_PATH:
+            said.append(
+                f"the energy became so sharp that the walk went {100 * self.path_walked:.0f} % of the path that was "
+                "planned, and its points are nearer to the MAP than the posterior's. Take more effort: "
+                "Steer(effort=4); or a narrower prior, which deep networks want anyway."
+            )
+        elif self.is_drifting:
             said.append(
                 f"the energies are still {'rising' if self.energy_trend > 0 else 'falling'} at the end: the walk has "
                 "not come to where posterior samples live. Walk a longer path: Steer(effort=4) goes twice as far."
@@ -124,6 +134,7 @@ class Health:
             f"energy: MAP {self.map_energy:.1f}, start {start:.1f}, middle {middle:.1f}, end {end:.1f}; over the "
             f"second half {self.energy_trend:+.2f} spreads{' (drifting)' if self.is_drifting else ''}",
             f"energy error: {self.energy_error:.2g}; drift survived: {self.drift_survived:.2f}; "
+            f"path walked: {self.path_walked:.0%}; "
             f"frozen: {len(self.frozen) or 'none'}",
         ]
         if not math.isnan(self.bend):
@@ -169,6 +180,7 @@ def health(run: Run | Trajectories) -> Health:
         is_drifting=abs(trend) > MAX_TREND and abs(deviations) > MAX_T,
         energy_error=float(walk.energy_errors.median()),
         drift_survived=float(walk.drift_survived.mean()),
+        path_walked=float(walk.lengths.sum()) / (walk.spacing * walk.num_steps),
         frozen=tuple((~whole).nonzero().flatten().tolist()),
         bend=latent_map.bend if latent_map is not None else float("nan"),
         reconstruction=_relative_residual(latent_map) if latent_map is not None else float("nan"),

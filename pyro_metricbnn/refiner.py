@@ -40,6 +40,10 @@ class Refiner(ABC):
     def reach(self, ground: Ground) -> float:
         """How far the drift alone would go from one recorded point to the next."""
 
+    def stride(self, ground: Ground, particles: Particles) -> float:
+        """How far it does go from these particles: less than `reach` where a refiner's steps have become many."""
+        return self.reach(ground)
+
     def approach_length(self, ground: Ground) -> float:
         """How far the drift goes before the record begins."""
         return 0.0

@@ -15,6 +15,8 @@ from .arguments import check_count, check_tensor, check_type, real_device
 from .sites import Sites
 from .storage import Content
 
+TENSORS = ("thetas", "energies", "energy_errors", "drift_survived", "step_sizes", "lengths")  # of a record
+
 
 @dataclass(frozen=True, kw_only=True)
 class Trajectories:
@@ -29,10 +31,11 @@ class Trajectories:
         step_sizes: (T,), of a refiner that tunes its own.
         frozen_at: (N,), the step at which a particle's energy was no longer finite; T + 1 for never. From
             there on its row repeats the last good point.
-        positions: (T + 1,), how far along the path each point is, from 0 at the MAP to 1 at the end. The first step
-            is longer where the walk left the MAP before the record began.
+        lengths: (T,), how far the drift went to each point, in the refiner's units.
+        positions: (T + 1,), where each point is among all, from 0 at the MAP to 1 at the end: evenly, whatever the
+            lengths. The first step is longer where the walk left the MAP before the record began.
         sites: Where each latent site is in theta.
-        spacing: How far the drift goes between two points, in the refiner's units.
+        spacing: How far the drift was to go between two points.
 
     Example:
         >>> walk.thetas.shape
@@ -46,6 +49,7 @@ class Trajectories:
     energy_errors: Tensor
     drift_survived: Tensor
     step_sizes: Tensor
+    lengths: Tensor
     frozen_at: Tensor
     positions: Tensor
     sites: Sites
@@ -53,7 +57,7 @@ class Trajectories:
 
     def __post_init__(self) -> None:
         check_type("sites", self.sites, Sites, "the sites of a model, as BatchedPotential(model, x, y).sites are")
-        for name in ("thetas", "energies", "energy_errors", "drift_survived", "step_sizes", "frozen_at", "positions"):
+        for name in (*TENSORS, "frozen_at", "positions"):
             check_tensor(name, getattr(self, name))
         if self.thetas.dim() != 3 or self.thetas.shape[2] != self.sites.dim:
             raise ValueError(
@@ -62,7 +66,7 @@ class Trajectories:
             )
         walks, steps = self.num_particles, self.num_steps
         shapes: dict[str, tuple[int, ...]] = {"energies": (walks, steps + 1), "energy_errors": (walks, steps)}
-        shapes |= {"drift_survived": (walks, steps), "step_sizes": (steps,)}
+        shapes |= {"drift_survived": (walks, steps), "step_sizes": (steps,), "lengths": (steps,)}
         shapes |= {"frozen_at": (walks,), "positions": (steps + 1,)}
         for name, shape in shapes.items():
             if getattr(self, name).shape != shape:
@@ -122,6 +126,7 @@ class Trajectories:
             energy_errors=self.energy_errors[:, steps.to(self.energy_errors.device)],
             drift_survived=self.drift_survived[:, steps.to(self.drift_survived.device)],
             step_sizes=self.step_sizes[steps.to(self.step_sizes.device)],
+            lengths=self.lengths.cumsum(0)[steps.to(self.lengths.device)].diff(prepend=self.lengths.new_zeros(1)),
             frozen_at=frozen,
             positions=self.positions[points.to(self.positions.device)],
             spacing=self.spacing * every,
@@ -145,6 +150,7 @@ class Trajectories:
             energy_errors=state.tensor("energy_errors", *walks),
             drift_survived=state.tensor("drift_survived", *walks),
             step_sizes=state.tensor("step_sizes", num_points - 1),
+            lengths=state.tensor("lengths", num_points - 1),
             frozen_at=state.tensor("frozen_at", num_particles, dtype=torch.int64),
             positions=state.tensor("positions", num_points),
             sites=sites,
@@ -197,11 +203,18 @@ class Recorder:
         self.energies[:, 0] = energy
         self.energy_errors = energy.new_empty(num_particles, num_steps)
         self.drift_survived = energy.new_empty(num_particles, num_steps)
-        self.step_sizes = energy.new_empty(num_steps)
+        self.step_sizes, self.lengths = energy.new_empty(num_steps), energy.new_empty(num_steps)
         self.frozen_at = torch.full((num_particles,), num_steps + 1, device=energy.device)
 
     def record(
-        self, theta: Tensor, energy: Tensor, error: Tensor, survived: Tensor, step_size: float, good: Tensor
+        self,
+        theta: Tensor,
+        energy: Tensor,
+        error: Tensor,
+        survived: Tensor,
+        step_size: float,
+        length: float,
+        good: Tensor,
     ) -> None:
         """The next point of each particle; those not `good` (N,) stand frozen."""
         step = self.length
@@ -209,7 +222,7 @@ class Recorder:
         self.energies[:, step + 1] = energy
         self.energy_errors[:, step] = error
         self.drift_survived[:, step] = survived
-        self.step_sizes[step] = step_size
+        self.step_sizes[step], self.lengths[step] = step_size, length
         self.length += 1
         self.frozen_at = torch.where(good, self.frozen_at, self.frozen_at.clamp_max(self.length))
 
@@ -225,6 +238,7 @@ class Recorder:
             energy_errors=self.energy_errors[:, :length],
             drift_survived=self.drift_survived[:, :length],
             step_sizes=self.step_sizes[:length],
+            lengths=self.lengths[:length],
             frozen_at=torch.where(never, length + 1, self.frozen_at),
             positions=(path / path[-1].clamp_min(1e-30)).to(self.energies.dtype),
             sites=self.sites,
@@ -240,6 +254,7 @@ class Recorder:
             "energy_errors": self.energy_errors[:, :steps],
             "drift_survived": self.drift_survived[:, :steps],
             "step_sizes": self.step_sizes[:steps],
+            "lengths": self.lengths[:steps],
             "frozen_at": self.frozen_at,
         }
 
@@ -250,5 +265,7 @@ class Recorder:
             array = getattr(self, name)
             filled = length + 1 if name in ("thetas", "energies") else length
             array[:, :filled] = state.tensor(name, len(array), filled, *array.shape[2:], dtype=array.dtype)
-        self.step_sizes[:length] = state.tensor("step_sizes", length, dtype=self.step_sizes.dtype)
+        for name in ("step_sizes", "lengths"):
+            array = getattr(self, name)
+            array[:length] = state.tensor(name, length, dtype=array.dtype)
         self.frozen_at = state.tensor("frozen_at", len(self.thetas), dtype=torch.int64).to(self.frozen_at.device)

@@ -110,12 +110,13 @@ def _advance(ground: Ground, refiner: Refiner, state: WalkState, thin: int) -> N
     alive = state.alive & moved.is_finite
     moved = moved.where(alive, state.particles)
     if (state.step + 1) % thin == 0:
-        survived = _survived(ground, refiner, state.particles, moved)
-        state.record.record(moved.theta, moved.energy, error, survived, moved.step_size, alive)
+        stride = refiner.stride(ground, state.particles)
+        survived = _survived(ground, refiner, state.particles, moved) / stride
+        state.record.record(moved.theta, moved.energy, error, survived, moved.step_size, stride * thin, alive)
     state.particles, state.alive, state.step = moved, alive, state.step + 1
 
 
 def _survived(ground: Ground, refiner: Refiner, before: Particles, after: Particles) -> Tensor:
-    """The part of the drift that is left of a step (N,)."""
+    """How far a step went along the drift that it began with (N,)."""
     moved = (after.theta - before.theta) / refiner.units(ground)
-    return (moved * before.drift[:, : moved.shape[1]]).sum(-1) / refiner.reach(ground)
+    return (moved * before.drift[:, : moved.shape[1]]).sum(-1)

@@ -66,7 +66,8 @@ def sound(kind: str) -> bytes:
             part = document["content"]["record"]
             for name in ("thetas", "energies", "energy_errors", "drift_survived"):
                 part[name] = part[name][:, :-1].clone()
-            part["step_sizes"] = part["step_sizes"][:-1].clone()
+            for name in ("step_sizes", "lengths"):
+                part[name] = part[name][:-1].clone()
             torch.save(document, path)
         else:
             latent_map = AutoencoderMap(2, num_hidden=4, num_epochs=1) if kind == "autoencoder" else None

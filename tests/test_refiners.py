@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyro
@@ -13,7 +13,7 @@ from pyro.infer import MCMC, NUTS
 from pyro.ops.stats import effective_sample_size
 from torch import Tensor
 
-from pyro_metricbnn import Adam, BatchedPotential, Descent, DriftRefineKernel, Steer
+from pyro_metricbnn import Adam, BatchedPotential, Descent, DriftRefineKernel, Steer, steering
 from pyro_metricbnn.particles import Ground, Particles, start
 from pyro_metricbnn.refiner import Refiner
 from pyro_metricbnn.steering import steered_step, turn
@@ -265,6 +265,42 @@ def test_a_large_network_does_not_walk_further_than_six_radii() -> None:
     ground = Ground(BatchedPotential(standard(2)), torch.zeros_like(scale), scale, 10, 4)
     ground.__dict__["curvature"] = 1000.0  # a cached property: 200,000 coordinates would take long to look at
     assert Steer().length(ground) == pytest.approx(6 * 200_000**0.5)
+
+
+def test_a_walk_on_a_sharp_energy_ends_before_it_takes_no_end_of_gradients() -> None:
+    ground = ground_of(gaussian(1e-9 * torch.eye(400, dtype=torch.float64)), 400)
+    walking = replace(start(ground), step_size=1e-5)
+    assert Steer().num_gradients(ground) == 5e7 / 400
+    assert Steer().stride(ground, walking) == pytest.approx(5e7 / 400 / ground.num_steps * 1e-5)
+    assert Steer(effort=4.0).stride(ground, walking) == pytest.approx(4 * Steer().stride(ground, walking))
+    assert Steer(path=6.0).stride(ground, walking) == Steer(path=6.0).reach(ground)  # who asks for a path gets it
+
+
+def behind_a_wall(dim: int) -> Callable[[], None]:
+    """A standard normal that gets a thousand times as sharp at a radius of 5."""
+
+    def model() -> None:
+        x = pyro.sample("x", dist.Normal(torch.zeros(dim, dtype=torch.float64), 1.0).to_event(1))
+        pyro.factor("wall", -500 * (x.norm() - 5).clamp_min(0) ** 2)
+
+    return model
+
+
+def test_a_step_that_throws_particles_off_is_walked_again_with_smaller_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    ground = ground_of(behind_a_wall(300), 300, num_particles=20)
+    theta = 1e-3 * torch.randn(20, 300, dtype=torch.float64)  # the norm has no gradient at 0
+    leaving = start(replace(ground, theta_star=theta))
+    leaving = replace(leaving, step_size=8.0)
+    times = []
+    for retries in (0, 6):
+        monkeypatch.setattr(steering, "MOST_RETRIES", retries)
+        pyro.set_rng_seed(0)
+        moved, error = Steer().advance(ground, leaving)
+        times.append(float((error**2 / 300).quantile(0.9)) / Steer()._aim(ground))
+    thrown_off, walked_again = times
+    assert thrown_off > 100
+    assert walked_again <= steering.HOT
+    assert moved.step_size < 8.0 / 2
 
 
 def test_a_fourth_refiner_is_one_short_class() -> None:
