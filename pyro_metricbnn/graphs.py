@@ -24,7 +24,7 @@ from torch.func import vmap
 
 from .arguments import check_count
 from .memory import is_out_of_memory, with_less_at_once
-from .records import Outputs, loop_is_faster, record, worth_compiling
+from .records import Outputs, fitting_a_cache, loop_is_faster, record, worth_compiling
 from .turns import in_turn
 
 Mode = Literal["auto", "vmap", "trace", "compile", "loop"]
@@ -73,6 +73,7 @@ class BatchedFunction:
         self._records = {} if records is None else records
         self._ready: dict[Any, Callable[..., Outputs]] = {}
         self._calls: dict[Any, int] = {}
+        self._parts: dict[Any, int] = {}  # how often shapes are called for one call of larger ones
         self._failures: list[Exception] = []  # of compiling: said once
         self._called_before: set[Any] = set()
 
@@ -169,7 +170,11 @@ class BatchedFunction:
             return self._vmapped(len(data))
         if mode == "auto" and theta.device.type == "cpu" and loop_is_faster(graph, len(theta)):
             return self._one_by_one(theta, data)
-        pays = mode == "auto" and worth_compiling(graph, self.execution.expected_calls or 0)
+        if theta.device.type == "cpu" and (size := fitting_a_cache(graph, theta)) < len(theta):
+            self._parts[_shapes(theta[:size], data)] = -(-len(theta) // size)
+            return lambda theta, *data: self._in_chunks(theta, data, size)
+        calls = (self.execution.expected_calls or 0) * self._parts.get(_shapes(theta, data), 1)
+        pays = mode == "auto" and worth_compiling(graph, calls)
         return Compilable(graph, self._failures) if mode == "compile" or pays else graph
 
     def _recorded(self, theta: Tensor, data: tuple[Tensor, ...]) -> fx.GraphModule:

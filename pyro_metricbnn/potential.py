@@ -110,6 +110,11 @@ class BatchedPotential:
     @property
     def num_observations(self) -> int:
         """How many independent observations the model conditions on."""
+        return self.num_seen
+
+    @property
+    def num_seen(self) -> int:
+        """How many of them one call takes: those of a batch, where it takes batches."""
         nodes = [node for node in self.prototype.nodes.values() if node["type"] == "sample" and node["is_observed"]]
         return sum(math.prod(node["fn"].batch_shape) for node in nodes if not site_is_subsample(node))
 

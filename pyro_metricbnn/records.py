@@ -5,6 +5,7 @@ In: fn and inputs.  Out: a graph of aten operations, tidied.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,8 @@ SECONDS_PER_NODE = 8e-6
 SECONDS_PER_FLOP = 5e-11
 LOOP_PAYS = 10.0  # times the cost of the nodes
 COMPILED_SAVES = 0.8  # of the traced graph's time
+TOO_LARGE, IN_CACHE = 2**23, 2**22  # bytes of a result: from when parts are taken, and of a part
+MUCH = 10  # times as large as the weights
 
 aten = torch.ops.aten
 
@@ -147,6 +150,22 @@ def loop_is_faster(graph: fx.GraphModule, num_particles: int) -> bool:
     nodes = list(graph.graph.nodes)
     convolving = SECONDS_PER_FLOP * sum(_flops(node) for node in nodes if node.target in _CONVOLUTIONS)
     return convolving / num_particles > LOOP_PAYS * SECONDS_PER_NODE * len(nodes)
+
+
+def fitting_a_cache(graph: fx.GraphModule, theta: Tensor) -> int:
+    """How many of the particles theta (N, D) to take at once, so that what is computed of them stays in a cache.
+
+    A layer's values for all rows and particles can be much larger than the weights; written to memory and read again,
+    they take most of the time. 20 particles, a gradient in parts against all at once, traced and compiled: 6,636 rows
+    and 50 units .63 and .81 of the time, 9,000 and 50 .38 and .82, 20,000 and two layers of 64 .38 and .73; at 2,500
+    and 50 .97 and .91.
+    """
+    computed = [node.meta.get("val") for node in graph.graph.nodes if node.op == "call_function"]
+    largest = max((value.nbytes for value in computed if torch.is_tensor(value)), default=0)
+    if largest < max(TOO_LARGE, MUCH * theta.nbytes):
+        return len(theta)
+    num_parts = min(len(theta), math.ceil(largest / IN_CACHE))
+    return math.ceil(len(theta) / num_parts)
 
 
 def worth_compiling(graph: fx.GraphModule, expected_calls: int) -> bool:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, fx
-from torch.func import grad_and_value
+from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_metricbnn import BatchedPotential, graphs
 from pyro_metricbnn.graphs import BatchedFunction, Execution
 from pyro_metricbnn.handlers import Unvalidated
-from pyro_metricbnn.records import record, tidy, worth_compiling
+from pyro_metricbnn.records import fitting_a_cache, record, tidy, worth_compiling
 from tests.models import CASES, noise
 
 Outputs = tuple[Tensor, ...]
@@ -225,6 +225,31 @@ def test_a_new_number_of_particles_makes_a_new_record() -> None:
 
 def test_a_last_chunk_that_is_not_full_needs_no_record_of_its_own() -> None:
     assert run_of(1, torch.zeros(5, 2), mode="trace", chunk_size=2).runs == 1
+
+
+def a_layer(theta: Tensor, data: Tensor) -> Outputs:
+    """Rows (n, 4) -> 50 units -> a sum: between them n x 50 numbers for 200 of theta."""
+    return ((data @ theta.unflatten(-1, (4, 50))).tanh().sum(),)
+
+
+@pytest.mark.parametrize(("num_rows", "at_once"), [(1_000, 10), (10_000, 2), (100_000, 1)])
+def test_as_many_particles_are_taken_at_once_as_fit_a_cache(num_rows: int, at_once: int) -> None:
+    theta, data = torch.randn(10, 200), torch.randn(num_rows, 4)
+    assert fitting_a_cache(record(vmap(a_layer, in_dims=(0, None)), theta, data), theta) == at_once
+
+
+def test_weights_that_are_most_of_the_memory_are_not_taken_in_parts() -> None:
+    theta = torch.randn(10, 10**6)
+    assert fitting_a_cache(record(vmap(lambda t: ((2 * t).sum(),)), theta), theta) == 10
+
+
+@pytest.mark.parametrize("mode", ["trace", "compile"])
+def test_parts_that_fit_a_cache_give_what_all_at_once_does(mode: Any, compiled_functions: list[Any]) -> None:
+    theta, data = torch.randn(9, 200), torch.randn(10_000, 4)
+    batched = BatchedFunction(a_layer, Execution(mode=mode))
+    for _ in range(3):
+        torch.testing.assert_close(batched(theta, data), vmap(a_layer, in_dims=(0, None))(theta, data))
+    assert len(compiled_functions) == (mode == "compile")
 
 
 def test_data_that_change_from_call_to_call_are_not_baked_into_the_record() -> None:

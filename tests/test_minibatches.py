@@ -57,6 +57,11 @@ def loader(**settings: Any) -> DataLoader[Any]:
     return DataLoader(TensorDataset(X, SIGNAL), **settings)
 
 
+def test_a_call_sees_a_batch_of_all_observations() -> None:
+    potential = MinibatchPotential(regression, Minibatches((X, SIGNAL), 4), len(X))
+    assert (potential.num_seen, potential.num_observations) == (4, len(X))
+
+
 @pytest.mark.parametrize("mode", ["vmap", "trace", "loop"])
 @pytest.mark.parametrize("dataset", [TensorDataset(X, SIGNAL), Rows()], ids=["tuples", "dicts"])
 def test_minibatch_energies_of_a_loader_average_to_the_full_energy(dataset: Any, mode: str) -> None:
