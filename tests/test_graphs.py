@@ -239,8 +239,11 @@ def test_as_many_particles_are_taken_at_once_as_fit_a_cache(num_rows: int, at_on
 
 
 def test_weights_that_are_most_of_the_memory_are_not_taken_in_parts() -> None:
+    def fn(theta: Tensor) -> Outputs:
+        return ((2 * theta).sum(),)
+
     theta = torch.randn(10, 10**6)
-    assert fitting_a_cache(record(vmap(lambda t: ((2 * t).sum(),)), theta), theta) == 10
+    assert fitting_a_cache(record(vmap(fn), theta), theta) == 10
 
 
 @pytest.mark.parametrize("mode", ["trace", "compile"])
