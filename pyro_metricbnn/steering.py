@@ -292,9 +292,10 @@ class Steer(Refiner):
         return (self.error or min(max(5e-5 * dim, 5e-4), 0.05, MAX_ERROR / dim)) / self.effort**1.25
 
     def _is_too_hot(self, ground: Ground, error: Tensor) -> bool:
+        """A particle without a finite energy does not count: it may stand frozen, and would halve the step for ever."""
         dim = len(ground.scale) + self.padding(len(ground.scale))
-        times = (error**2 / dim / self._aim(ground)).nan_to_num(float("inf"))
-        return bool(times.quantile(0.9) > HOT) or bool(times.max() > WORST)
+        times = (error**2 / dim / self._aim(ground))[error.isfinite()]
+        return len(times) > 0 and bool((times.quantile(0.9) > HOT) | (times.max() > WORST))
 
     def _tuned(self, ground: Ground, step_size: float, squares: Tensor) -> float:
         """A step nearer to the aim.

@@ -303,6 +303,14 @@ def test_a_step_that_throws_particles_off_is_walked_again_with_smaller_ones(monk
     assert moved.step_size < 8.0 / 2
 
 
+def test_a_particle_that_stands_frozen_does_not_shrink_the_step_of_the_others() -> None:
+    ground = ground_of(standard(300), 300, num_particles=3)
+    sound = torch.tensor([0.1, 0.1, 0.1], dtype=torch.float64)
+    assert not Steer()._is_too_hot(ground, sound)
+    assert not Steer()._is_too_hot(ground, torch.tensor([0.1, math.nan, math.inf], dtype=torch.float64))
+    assert Steer()._is_too_hot(ground, 1e3 * sound)
+
+
 def test_a_fourth_refiner_is_one_short_class() -> None:
     @dataclass(frozen=True)
     class Straight(Refiner):
