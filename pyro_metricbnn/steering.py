@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -230,7 +231,13 @@ class Steer(Refiner):
         thrown off the fiber (100 to 250 nats on networks of four and five layers), and they take a fourth of the walk
         to cool down: training NLL .20 and .19, with this .13 and .12. UCI networks take 0 to 13 % more gradients.
         """
-        moved, error = self.walk(ground, particles, self.stride(ground, particles.step_size))
+        return self._walk_cool(ground, particles, partial(self.stride, ground))
+
+    def _walk_cool(
+        self, ground: Ground, particles: Particles, length_of: Callable[[float], float]
+    ) -> tuple[Particles, Tensor]:
+        """Walk for length_of(step size), and again with half the step size as long as that was too hot."""
+        moved, error = self.walk(ground, particles, length_of(particles.step_size))
         if not self._tunes(ground):
             return moved, error
         heat = self._heat(ground, particles, error)
@@ -240,7 +247,7 @@ class Steer(Refiner):
                 break
             particles = replace(particles, step_size=half, num_gradients=moved.num_gradients)
             del moved  # as large as what comes in its place
-            moved, error = self.walk(ground, particles, self.stride(ground, half))
+            moved, error = self.walk(ground, particles, length_of(half))
             before, heat = heat, self._heat(ground, particles, error)
             if 1.5 * heat > before:  # rounding, not the step, makes the error
                 break
@@ -254,7 +261,7 @@ class Steer(Refiner):
         """
         particles = start(replace(ground, theta_star=theta, num_particles=len(theta)), self.padding(theta.shape[1]))
         particles = replace(particles, step_size=self.step_size or (step_size or self._first_step(ground)) / 2)
-        moved, _ = self.walk(ground, particles, num_refinements * particles.step_size)
+        moved, _ = self._walk_cool(ground, particles, lambda step_size: num_refinements * step_size)
         return moved.where(moved.is_finite, particles).theta
 
     def walk(self, ground: Ground, particles: Particles, length: float) -> tuple[Particles, Tensor]:
