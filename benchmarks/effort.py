@@ -61,7 +61,7 @@ def gradients(walk: Trajectories, refiner: Refiner) -> int:
     """Gradients of the recorded part of a walk."""
     if isinstance(refiner, Adam):
         return walk.num_steps * (refiner.num_refinements + 1)
-    return int((walk.lengths / walk.step_sizes).ceil().sum())
+    return int(walk.gradients[-1])
 
 
 def main(argv: Sequence[str] | None = None) -> None:

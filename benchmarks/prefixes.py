@@ -28,7 +28,8 @@ def prefix(walk: Trajectories, num_particles: int, num_steps: int) -> Trajectori
         energy_errors=walk.energy_errors[:num_particles, :num_steps],
         drift_survived=walk.drift_survived[:num_particles, :num_steps],
         step_sizes=walk.step_sizes[:num_steps],
-        lengths=walk.lengths[:num_steps],
+        paths=walk.paths[:num_steps],
+        gradients=walk.gradients[:num_steps],
         frozen_at=torch.where(frozen > num_steps, num_steps + 1, frozen),
         positions=walk.positions[: num_steps + 1] / walk.positions[num_steps],
     )

@@ -113,7 +113,7 @@ def walk_cost(depth: int, width: int = 64) -> dict[str, Any]:
     begin = time.perf_counter()
     walk = kernel.walk(x, y, progress=False)
     seconds = time.perf_counter() - begin
-    gradients = int((walk.lengths / walk.step_sizes).ceil().sum())
+    gradients = int(walk.gradients[-1])
     return {"depth": depth, "dim": walk.thetas.shape[-1], "seconds": seconds, "gradients": gradients}
 
 

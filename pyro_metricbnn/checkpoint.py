@@ -233,7 +233,8 @@ def _saved_particles(part: Content, ground: Ground, refiner: Refiner) -> Particl
     drift = (num, dim + padding)
     shapes = {"theta": (num, dim), "drift": drift, "energy": (num,), "grad": (num, dim), "padding": (num, padding)}
     tensors = {name: part.tensor(name, *shape).to(ground.scale.device) for name, shape in shapes.items()}
-    step_size = part.value("step_size", float)
+    step_size, path = part.value("step_size", float), part.value("path", float)
     if refiner.has_step_size and not 0 < refiner.reach(ground) < MOST_STEPS * step_size < math.inf:
         raise part.wrong("step_size", "a length that a walk can go by")
-    return Particles(**tensors, step_size=step_size)
+    num_gradients = part.value("num_gradients", int)
+    return Particles(**tensors, step_size=step_size, path=path, num_gradients=num_gradients)

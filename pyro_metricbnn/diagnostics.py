@@ -102,8 +102,9 @@ class Health:
         if self.path_walked < MIN_PATH:
             said.append(
                 f"the energy became so sharp that the walk went {100 * self.path_walked:.0f} % of the path that was "
-                "planned, and its points are nearer to the MAP than the posterior's. Take more effort: "
-                "Steer(effort=4); or a narrower prior, which deep networks want anyway."
+                "planned, and its points are nearer to the MAP than the posterior's. Steer(effort=4) goes further, "
+                "Steer(path=6) all the way whatever it takes; a narrower prior, which deep networks want anyway, makes "
+                "it softer."
             )
         elif self.is_drifting:
             said.append(
@@ -180,7 +181,7 @@ def health(run: Run | Trajectories) -> Health:
         is_drifting=abs(trend) > MAX_TREND and abs(deviations) > MAX_T,
         energy_error=float(walk.energy_errors.median()),
         drift_survived=float(walk.drift_survived.mean()),
-        path_walked=float(walk.lengths.sum()) / (walk.spacing * walk.num_steps),
+        path_walked=_path_walked(walk),
         frozen=tuple((~whole).nonzero().flatten().tolist()),
         bend=latent_map.bend if latent_map is not None else float("nan"),
         reconstruction=_relative_residual(latent_map) if latent_map is not None else float("nan"),
@@ -188,6 +189,12 @@ def health(run: Run | Trajectories) -> Health:
         r_hat_site=site,
         is_network=is_network,
     )
+
+
+def _path_walked(walk: Trajectories) -> float:
+    """Between the first point and the last, as a part of what was planned."""
+    planned = walk.spacing * (walk.num_steps - 1)
+    return float(walk.paths[-1] - walk.paths[0]) / planned if planned else 1.0
 
 
 def _along(energies: Tensor) -> tuple[float, float, float]:

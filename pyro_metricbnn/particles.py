@@ -110,6 +110,9 @@ class Particles:
     grad: Tensor  # (N, D), of the energy
     padding: Tensor  # (N, P), standard-normal coordinates that only Steer's dynamics see
     step_size: float = 0.0  # of a refiner that tunes it
+    path: float = 0.0  # how far the drift has gone so far
+    num_gradients: int = 0  # so far, of each particle
+    alive: Tensor | None = None  # (N,), those that have not frozen; None for all
 
     @property
     def is_finite(self) -> Tensor:

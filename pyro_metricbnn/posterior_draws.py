@@ -107,10 +107,8 @@ def _from_walk(walk: Trajectories, refiner: Any) -> PosteriorDraws:
         "drift_survived": walk.drift_survived[good],
     }
     if bool((walk.step_sizes > 0).all()):
-        # A step's size is recorded after it has been tuned, so it is that of the next point.
-        used = torch.cat([walk.step_sizes[:1], walk.step_sizes[:-1]])
-        stats["step_size"] = used.expand_as(energy)
-        stats["refinement_steps"] = (walk.lengths / used - 1e-9).ceil().long().expand_as(energy)
+        stats["step_size"] = walk.step_sizes.expand_as(energy)
+        stats["refinement_steps"] = walk.gradients.diff(prepend=walk.gradients.new_zeros(1)).expand_as(energy)
     elif hasattr(refiner, "num_refinements"):
         stats["refinement_steps"] = torch.full_like(energy, refiner.num_refinements, dtype=torch.long)
     chains = good.nonzero().flatten().tolist()

@@ -43,10 +43,18 @@ class _PullBack(Refiner):
         return ground.num_steps * (self.num_refinements + 1)
 
     def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
-        drifted = particles.theta + self.reach(ground) * self.units(ground) * particles.drift
-        theta = self.refine(ground, drifted)
+        length = self.reach(ground)
+        theta = self.refine(ground, particles.theta + length * self.units(ground) * particles.drift)
         energy, grad = ground.potential.value_and_grad(theta)
-        return replace(particles, theta=theta, energy=energy, grad=grad), energy - particles.energy
+        moved = replace(
+            particles,
+            theta=theta,
+            energy=energy,
+            grad=grad,
+            path=particles.path + length,
+            num_gradients=particles.num_gradients + self.num_refinements + 1,
+        )
+        return moved, energy - particles.energy
 
     def relax(self, ground: Ground, theta: Tensor, num_refinements: int, step_size: float = 0.0) -> Tensor:
         return replace(self, num_refinements=num_refinements).refine(ground, theta)

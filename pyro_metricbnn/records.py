@@ -160,12 +160,27 @@ def fitting_a_cache(graph: fx.GraphModule, theta: Tensor) -> int:
     and 50 units .63 and .81 of the time, 9,000 and 50 .38 and .82, 20,000 and two layers of 64 .38 and .73; at 2,500
     and 50 .97 and .91.
     """
-    computed = [node.meta.get("val") for node in graph.graph.nodes if node.op == "call_function"]
-    largest = max((value.nbytes for value in computed if torch.is_tensor(value)), default=0)
+    largest = max(map(_memory, _computed_of_first(graph)), default=0)
     if largest < max(TOO_LARGE, MUCH * theta.nbytes):
         return len(theta)
     num_parts = min(len(theta), math.ceil(largest / IN_CACHE))
     return math.ceil(len(theta) / num_parts)
+
+
+def _computed_of_first(graph: fx.GraphModule) -> list[fx.Node]:
+    """The operations whose results depend on the first input: those on the data alone do not shrink with its rows."""
+    first, *rest = graph.graph.nodes
+    seen = {first}
+    for node in rest:
+        if not seen.isdisjoint(node.all_input_nodes):
+            seen.add(node)
+    return [node for node in seen if node.op == "call_function"]
+
+
+def _memory(node: fx.Node) -> int:
+    """Bytes behind a result; a view, such as data that are repeated for each particle, has those of what it shows."""
+    value = node.meta.get("val")
+    return value.untyped_storage().nbytes() if torch.is_tensor(value) else 0
 
 
 def worth_compiling(graph: fx.GraphModule, expected_calls: int) -> bool:

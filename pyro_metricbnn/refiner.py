@@ -40,10 +40,6 @@ class Refiner(ABC):
     def reach(self, ground: Ground) -> float:
         """How far the drift alone would go from one recorded point to the next."""
 
-    def stride(self, ground: Ground, particles: Particles) -> float:
-        """How far it does go from these particles: less than `reach` where a refiner's steps have become many."""
-        return self.reach(ground)
-
     def approach_length(self, ground: Ground) -> float:
         """How far the drift goes before the record begins."""
         return 0.0
@@ -58,7 +54,10 @@ class Refiner(ABC):
 
     @abstractmethod
     def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
-        """One recorded step: the new particles, and the energy error (N,) that it made."""
+        """One recorded step: the new particles, and the energy error (N,) that it made.
+
+        Where their `path` does not say how far they have gone, it was as far as `reach` says.
+        """
 
     def relax(self, ground: Ground, theta: Tensor, num_refinements: int, step_size: float = 0.0) -> Tensor:
         """Take points (N, D) that lie near the fiber onto it, by so many gradients each.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -87,6 +88,11 @@ def steered_step(
     return theta, u, value, grad, moved, error
 
 
+def _ninth_tenth(times: Tensor) -> Tensor:
+    """The 0.9 quantile; of infinite numbers, too, between which torch's is not a number."""
+    return times.quantile(0.9).nan_to_num(nan=math.inf, posinf=math.inf)
+
+
 def _padded(grad: Tensor, padding: Tensor) -> Tensor:
     """The gradient with that of the standard-normal padding behind it."""
     return torch.cat([grad, padding], dim=-1) if padding.shape[-1] else grad
@@ -108,8 +114,9 @@ class Steer(Refiner):
         path: Length of the walk in units of sqrt(D), the approach included; None for as far as 800 gradients go
             (fewer beyond 5,000 weights, where they cost more), from 6 to 12, and more in models of up to 200
             coordinates (96 at 10), where gradients are cheap and averages need the length. Where the energy gets so
-            sharp that this would take too many gradients (125,000 at 400 weights and 250 rows, fewer in proportion to
-            both; not below 1,000), the points are closer together and the walk ends earlier, which `health` says.
+            sharp that this would take too many gradients (125,000 at 400 weights and up to 250 rows, fewer with more
+            of either, but not below 1,000; times `effort`), the points are closer together and the walk ends earlier,
+            which `health` says.
         warmup: The part of the path that is walked before the first point is recorded; None for a fifth in models
             of up to 200 coordinates, none in larger ones. There the way from the MAP is part of the posterior, as in
             the paper: without it one confident mistake costs much (Ionosphere, two splits: negative log-likelihood
@@ -181,22 +188,23 @@ class Steer(Refiner):
         default = 0.2 if len(ground.scale) <= MAX_HESSIAN else 0.0
         return self.length(ground) * (default if self.warmup is None else self.warmup)
 
-    def stride(self, ground: Ground, particles: Particles) -> float:
-        """As far as the gradients for one recorded step go.
+    def stride(self, ground: Ground, step_size: float) -> float:
+        """How far a recorded step goes: `reach`, or as far as the gradients for one do.
 
         Sharper and sharper on the way from the MAP, deep regression networks would otherwise take no end of them: five
         layers of 64 units on Snelson's data walked for 506 s to a test NLL of .48, and now 26 s to .36 (HMC .28 in
         124). On 6,636 rows of kin8nm 99 s of walking predict as well as the whole path, 360 s, to .014 (-1.199, -1.213;
         an ensemble of 20 -1.184 in 76 s).
         """
-        return min(self.reach(ground), self._most_gradients(ground) / ground.num_steps * particles.step_size)
+        return min(self.reach(ground), max(1.0, self._most_gradients(ground) / ground.num_steps) * step_size)
 
     def num_gradients(self, ground: Ground) -> int:
         return int(min(self.length(ground) / self._expected_step(ground), self._most_gradients(ground)))
 
     def _most_gradients(self, ground: Ground) -> float:
+        """Who asks for a path, or for a step, gets all of it."""
         dim = len(ground.scale)
-        if self.path is not None or dim <= MAX_HESSIAN:
+        if self.path is not None or self.step_size is not None or dim <= MAX_HESSIAN:
             return math.inf
         return self.effort * max(LEAST, MOST_WORK / dim / max(FEW_ROWS, ground.potential.num_seen))
 
@@ -223,13 +231,26 @@ class Steer(Refiner):
         thrown off the fiber (100 to 250 nats on networks of four and five layers), and they take a fourth of the walk
         to cool down: training NLL .20 and .19, with this .13 and .12. UCI networks take 0 to 13 % more gradients.
         """
-        length = self.stride(ground, particles)
-        moved, error = self.walk(ground, particles, length)
-        for _ in range(MOST_RETRIES if self._tunes(ground) else 0):
-            if not self._is_too_hot(ground, error):
+        return self._walk_cool(ground, particles, partial(self.stride, ground))
+
+    def _walk_cool(
+        self, ground: Ground, particles: Particles, length_of: Callable[[float], float]
+    ) -> tuple[Particles, Tensor]:
+        """Walk for length_of(step size), and again with half the step size as long as that was too hot."""
+        moved, error = self.walk(ground, particles, length_of(particles.step_size))
+        if not self._tunes(ground):
+            return moved, error
+        heat = self._heat(ground, particles, error)
+        for _ in range(MOST_RETRIES):
+            half = particles.step_size / 2
+            if heat <= 1 or half < self._least_step(ground):
                 break
-            particles = replace(particles, step_size=particles.step_size / 2)
-            moved, error = self.walk(ground, particles, length)
+            particles = replace(particles, step_size=half, num_gradients=moved.num_gradients)
+            del moved  # as large as what comes in its place
+            moved, error = self.walk(ground, particles, length_of(half))
+            before, heat = heat, self._heat(ground, particles, error)
+            if 1.5 * heat > before:  # rounding, not the step, makes the error
+                break
         return moved, error
 
     def relax(self, ground: Ground, theta: Tensor, num_refinements: int, step_size: float = 0.0) -> Tensor:
@@ -240,7 +261,7 @@ class Steer(Refiner):
         """
         particles = start(replace(ground, theta_star=theta, num_particles=len(theta)), self.padding(theta.shape[1]))
         particles = replace(particles, step_size=self.step_size or (step_size or self._first_step(ground)) / 2)
-        moved, _ = self.walk(ground, particles, num_refinements * particles.step_size)
+        moved, _ = self._walk_cool(ground, particles, lambda step_size: num_refinements * step_size)
         return moved.where(moved.is_finite, particles).theta
 
     def walk(self, ground: Ground, particles: Particles, length: float) -> tuple[Particles, Tensor]:
@@ -262,17 +283,22 @@ class Steer(Refiner):
             *rest, error = step(*state, noise, ground.posterior_scale, eps, nu if due else 0.0)
             state, squares = tuple(rest), squares + error**2
         squares = squares / num_steps
-        step_size = self._tuned(ground, p.step_size, squares / dim) if self._tunes(ground) else p.step_size
+        step_size = self._tuned(ground, p, squares) if self._tunes(ground) else p.step_size
         theta, drift, energy, grad, padding = state
-        return Particles(theta, drift, energy, grad, padding, step_size), squares.sqrt()
+        moved = Particles(theta, drift, energy, grad, padding, step_size, p.path + length, p.num_gradients + num_steps)
+        return moved, squares.sqrt()
 
     def _expected_step(self, ground: Ground) -> float:
-        return self.step_size or math.sqrt(self._first_step(ground) * self._largest_step(ground))
+        if not self._tunes(ground):
+            return self.step_size or self._first_step(ground)
+        return math.sqrt(self._first_step(ground) * self._largest_step(ground))
 
     def _first_step(self, ground: Ground) -> float:
         """Half of what the curvature at the MAP allows."""
-        dim = len(ground.scale) + self.padding(len(ground.scale))
-        return 0.5 * math.sqrt(dim / max(1.0, ground.curvature) / self.effort)
+        return 0.5 * math.sqrt(self._dim(ground) / max(1.0, ground.curvature) / self.effort)
+
+    def _least_step(self, ground: Ground) -> float:
+        return self._first_step(ground) / (50 if len(ground.scale) <= MAX_HESSIAN else 1000)
 
     def _largest_step(self, ground: Ground) -> float:
         """A network's energy mostly gets sharper away from the MAP: one and a half times what the curvature there
@@ -280,31 +306,38 @@ class Steer(Refiner):
         seventh further away from long HMC chains. A small hierarchical model's MAP can be the sharpest place of all,
         the neck of a funnel.
         """
-        dim = len(ground.scale) + self.padding(len(ground.scale))
+        dim = self._dim(ground)
         return 0.5 * math.sqrt(dim / self.effort) if dim <= MAX_HESSIAN else 3 * self._first_step(ground)
+
+    def _dim(self, ground: Ground) -> int:
+        dim = len(ground.scale)
+        return dim + self.padding(dim)
 
     def _tunes(self, ground: Ground) -> bool:
         return self.step_size is None and not ground.potential.is_noisy  # a batch's noise is no error of the step
 
-    def _aim(self, ground: Ground) -> float:
-        """For the squared error of a step, per dimension."""
-        dim = len(ground.scale) + self.padding(len(ground.scale))
-        return (self.error or min(max(5e-5 * dim, 5e-4), 0.05, MAX_ERROR / dim)) / self.effort**1.25
+    def _times(self, ground: Ground, particles: Particles, squares: Tensor) -> Tensor:
+        """Squared errors (N,) in units of what is aimed at, of the particles that have not frozen; inf where an energy
+        is not finite.
+        """
+        dim = self._dim(ground)
+        aim = (self.error or min(max(5e-5 * dim, 5e-4), 0.05, MAX_ERROR / dim)) / self.effort**1.25
+        times = (squares / dim / aim).nan_to_num(nan=math.inf, posinf=math.inf)
+        return times if particles.alive is None else times[particles.alive]
 
-    def _is_too_hot(self, ground: Ground, error: Tensor) -> bool:
-        """A particle without a finite energy does not count: it may stand frozen, and would halve the step for ever."""
-        dim = len(ground.scale) + self.padding(len(ground.scale))
-        times = (error**2 / dim / self._aim(ground))[error.isfinite()]
-        return len(times) > 0 and bool((times.quantile(0.9) > HOT) | (times.max() > WORST))
+    def _heat(self, ground: Ground, particles: Particles, error: Tensor) -> float:
+        """How far the errors are from the aim: above 1, too far."""
+        times = self._times(ground, particles, error**2)
+        return float(torch.maximum(_ninth_tenth(times) / HOT, times.max() / WORST)) if len(times) else 0.0
 
-    def _tuned(self, ground: Ground, step_size: float, squares: Tensor) -> float:
+    def _tuned(self, ground: Ground, particles: Particles, squares: Tensor) -> float:
         """A step nearer to the aim.
 
         The squared error grows with the sixth power of the step on smooth energies (Robnik et al. 2023); with about
         the power 2.5 on a ReLU network, so that there the aim makes the step shrink with the root of `effort`.
         """
-        seen = float(squares.nan_to_num(float("inf")).quantile(0.9))
-        wanted = self._aim(ground)
-        factor = (wanted / max(seen, 1e-3 * wanted)) ** (1 / 6) if math.isfinite(seen) else 0.5
-        least = self._first_step(ground) / (50 if len(ground.scale) <= MAX_HESSIAN else 1000)
-        return min(max(step_size * factor**TUNING_GAIN, least), self._largest_step(ground))
+        times = self._times(ground, particles, squares)
+        seen = float(_ninth_tenth(times)) if len(times) else 1.0
+        factor = max(seen, 1e-3) ** (-1 / 6) if math.isfinite(seen) else 0.5
+        step_size = max(particles.step_size * factor**TUNING_GAIN, self._least_step(ground))
+        return min(step_size, self._largest_step(ground))

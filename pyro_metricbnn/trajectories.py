@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from .arguments import check_count, check_tensor, check_type, real_device
+from .particles import Particles
 from .sites import Sites
 from .storage import Content
-
-TENSORS = ("thetas", "energies", "energy_errors", "drift_survived", "step_sizes", "lengths")  # of a record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +30,8 @@ class Trajectories:
         step_sizes: (T,), of a refiner that tunes its own.
         frozen_at: (N,), the step at which a particle's energy was no longer finite; T + 1 for never. From
             there on its row repeats the last good point.
-        lengths: (T,), how far the drift went to each point, in the refiner's units.
+        paths: (T,), how far the drift had gone at each point, in the refiner's units.
+        gradients: (T,), how many each particle had taken by then.
         positions: (T + 1,), where each point is among all, from 0 at the MAP to 1 at the end: evenly, whatever the
             lengths. The first step is longer where the walk left the MAP before the record began.
         sites: Where each latent site is in theta.
@@ -49,7 +49,8 @@ class Trajectories:
     energy_errors: Tensor
     drift_survived: Tensor
     step_sizes: Tensor
-    lengths: Tensor
+    paths: Tensor
+    gradients: Tensor
     frozen_at: Tensor
     positions: Tensor
     sites: Sites
@@ -57,8 +58,9 @@ class Trajectories:
 
     def __post_init__(self) -> None:
         check_type("sites", self.sites, Sites, "the sites of a model, as BatchedPotential(model, x, y).sites are")
-        for name in (*TENSORS, "frozen_at", "positions"):
-            check_tensor(name, getattr(self, name))
+        for name, value in vars(self).items():
+            if name not in ("sites", "spacing"):
+                check_tensor(name, value)
         if self.thetas.dim() != 3 or self.thetas.shape[2] != self.sites.dim:
             raise ValueError(
                 f"thetas has shape {tuple(self.thetas.shape)}, but must be (N, T + 1, {self.sites.dim}): walks, "
@@ -66,7 +68,7 @@ class Trajectories:
             )
         walks, steps = self.num_particles, self.num_steps
         shapes: dict[str, tuple[int, ...]] = {"energies": (walks, steps + 1), "energy_errors": (walks, steps)}
-        shapes |= {"drift_survived": (walks, steps), "step_sizes": (steps,), "lengths": (steps,)}
+        shapes |= {"drift_survived": (walks, steps), "step_sizes": (steps,), "paths": (steps,), "gradients": (steps,)}
         shapes |= {"frozen_at": (walks,), "positions": (steps + 1,)}
         for name, shape in shapes.items():
             if getattr(self, name).shape != shape:
@@ -126,7 +128,8 @@ class Trajectories:
             energy_errors=self.energy_errors[:, steps.to(self.energy_errors.device)],
             drift_survived=self.drift_survived[:, steps.to(self.drift_survived.device)],
             step_sizes=self.step_sizes[steps.to(self.step_sizes.device)],
-            lengths=self.lengths.cumsum(0)[steps.to(self.lengths.device)].diff(prepend=self.lengths.new_zeros(1)),
+            paths=self.paths[steps.to(self.paths.device)],
+            gradients=self.gradients[steps.to(self.gradients.device)],
             frozen_at=frozen,
             positions=self.positions[points.to(self.positions.device)],
             spacing=self.spacing * every,
@@ -150,7 +153,8 @@ class Trajectories:
             energy_errors=state.tensor("energy_errors", *walks),
             drift_survived=state.tensor("drift_survived", *walks),
             step_sizes=state.tensor("step_sizes", num_points - 1),
-            lengths=state.tensor("lengths", num_points - 1),
+            paths=state.tensor("paths", num_points - 1),
+            gradients=state.tensor("gradients", num_points - 1, dtype=torch.int64),
             frozen_at=state.tensor("frozen_at", num_particles, dtype=torch.int64),
             positions=state.tensor("positions", num_points),
             sites=sites,
@@ -203,26 +207,19 @@ class Recorder:
         self.energies[:, 0] = energy
         self.energy_errors = energy.new_empty(num_particles, num_steps)
         self.drift_survived = energy.new_empty(num_particles, num_steps)
-        self.step_sizes, self.lengths = energy.new_empty(num_steps), energy.new_empty(num_steps)
+        self.step_sizes, self.paths = energy.new_empty(num_steps), energy.new_empty(num_steps)
+        self.gradients = torch.zeros(num_steps, dtype=torch.int64, device=energy.device)
         self.frozen_at = torch.full((num_particles,), num_steps + 1, device=energy.device)
 
-    def record(
-        self,
-        theta: Tensor,
-        energy: Tensor,
-        error: Tensor,
-        survived: Tensor,
-        step_size: float,
-        length: float,
-        good: Tensor,
-    ) -> None:
+    def record(self, particles: Particles, error: Tensor, survived: Tensor, good: Tensor) -> None:
         """The next point of each particle; those not `good` (N,) stand frozen."""
         step = self.length
-        self.thetas[:, step + 1] = theta.to(self.thetas)
-        self.energies[:, step + 1] = energy
+        self.thetas[:, step + 1] = particles.theta.to(self.thetas)
+        self.energies[:, step + 1] = particles.energy
         self.energy_errors[:, step] = error
         self.drift_survived[:, step] = survived
-        self.step_sizes[step], self.lengths[step] = step_size, length
+        self.step_sizes[step], self.paths[step] = particles.step_size, particles.path
+        self.gradients[step] = particles.num_gradients
         self.length += 1
         self.frozen_at = torch.where(good, self.frozen_at, self.frozen_at.clamp_max(self.length))
 
@@ -238,7 +235,8 @@ class Recorder:
             energy_errors=self.energy_errors[:, :length],
             drift_survived=self.drift_survived[:, :length],
             step_sizes=self.step_sizes[:length],
-            lengths=self.lengths[:length],
+            paths=self.paths[:length],
+            gradients=self.gradients[:length],
             frozen_at=torch.where(never, length + 1, self.frozen_at),
             positions=(path / path[-1].clamp_min(1e-30)).to(self.energies.dtype),
             sites=self.sites,
@@ -254,7 +252,8 @@ class Recorder:
             "energy_errors": self.energy_errors[:, :steps],
             "drift_survived": self.drift_survived[:, :steps],
             "step_sizes": self.step_sizes[:steps],
-            "lengths": self.lengths[:steps],
+            "paths": self.paths[:steps],
+            "gradients": self.gradients[:steps],
             "frozen_at": self.frozen_at,
         }
 
@@ -265,7 +264,7 @@ class Recorder:
             array = getattr(self, name)
             filled = length + 1 if name in ("thetas", "energies") else length
             array[:, :filled] = state.tensor(name, len(array), filled, *array.shape[2:], dtype=array.dtype)
-        for name in ("step_sizes", "lengths"):
+        for name in ("step_sizes", "paths", "gradients"):
             array = getattr(self, name)
             array[:length] = state.tensor(name, length, dtype=array.dtype)
         self.frozen_at = state.tensor("frozen_at", len(self.thetas), dtype=torch.int64).to(self.frozen_at.device)

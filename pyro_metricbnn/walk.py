@@ -6,6 +6,7 @@ In: a Ground and a refiner.  Out: Trajectories; and a checkpoint on the way, whe
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -106,17 +107,18 @@ def _say_interrupted(length: int, num_points: int, checkpoint: Checkpoint | None
 
 def _advance(ground: Ground, refiner: Refiner, state: WalkState, thin: int) -> None:
     """One step. The state changes at its end and all at once: an interruption before leaves it as it was."""
-    moved, error = refiner.advance(ground, state.particles)
+    before = replace(state.particles, alive=state.alive)
+    moved, error = refiner.advance(ground, before)
+    if moved.path <= before.path:  # a refiner that does not say
+        moved = replace(moved, path=before.path + refiner.reach(ground))
     alive = state.alive & moved.is_finite
-    moved = moved.where(alive, state.particles)
+    moved = replace(moved.where(alive, before), alive=None)
     if (state.step + 1) % thin == 0:
-        stride = refiner.stride(ground, state.particles)
-        survived = _survived(ground, refiner, state.particles, moved) / stride
-        state.record.record(moved.theta, moved.energy, error, survived, moved.step_size, stride * thin, alive)
+        state.record.record(moved, error, _survived(ground, refiner, before, moved), alive)
     state.particles, state.alive, state.step = moved, alive, state.step + 1
 
 
 def _survived(ground: Ground, refiner: Refiner, before: Particles, after: Particles) -> Tensor:
-    """How far a step went along the drift that it began with (N,)."""
+    """The part of the drift that is left of a step (N,)."""
     moved = (after.theta - before.theta) / refiner.units(ground)
-    return (moved * before.drift[:, : moved.shape[1]]).sum(-1)
+    return (moved * before.drift[:, : moved.shape[1]]).sum(-1) / (after.path - before.path)

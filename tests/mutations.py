@@ -66,7 +66,7 @@ def sound(kind: str) -> bytes:
             part = document["content"]["record"]
             for name in ("thetas", "energies", "energy_errors", "drift_survived"):
                 part[name] = part[name][:, :-1].clone()
-            for name in ("step_sizes", "lengths"):
+            for name in ("step_sizes", "paths", "gradients"):
                 part[name] = part[name][:-1].clone()
             torch.save(document, path)
         else:

@@ -27,14 +27,15 @@ def walk(metric: MetricBNN) -> Trajectories:
         energy_errors=torch.rand(20, 100),
         drift_survived=torch.ones(20, 100),
         step_sizes=torch.ones(100),
-        lengths=torch.full((100,), metric.trajectories.spacing),
+        paths=metric.trajectories.spacing * torch.arange(1, 101),
+        gradients=torch.arange(1, 101),
         frozen_at=torch.full((20,), 101),
         positions=torch.linspace(0, 1, 101),
     )
 
 
 def test_a_walk_that_came_to_a_third_of_its_path_says_so_and_what_to_do(walk: Trajectories) -> None:
-    state = health(replace(walk, lengths=walk.lengths / 3))
+    state = health(replace(walk, paths=walk.paths / 3))
     assert state.path_walked == pytest.approx(1 / 3)
     (warning,) = state.warnings
     assert "33 % of the path" in warning

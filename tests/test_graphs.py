@@ -238,6 +238,14 @@ def test_as_many_particles_are_taken_at_once_as_fit_a_cache(num_rows: int, at_on
     assert fitting_a_cache(record(vmap(a_layer, in_dims=(0, None)), theta, data), theta) == at_once
 
 
+def test_more_inputs_than_units_do_not_count_for_each_particle() -> None:
+    def fn(theta: Tensor, data: Tensor) -> Outputs:
+        return ((data @ theta.unflatten(-1, (400, 2))).tanh().sum(),)
+
+    theta, data = torch.randn(10, 800), torch.randn(5_000, 400)  # 8 MB of data, 80 if they were repeated
+    assert fitting_a_cache(record(vmap(fn, in_dims=(0, None)), theta, data), theta) == 10
+
+
 def test_weights_that_are_most_of_the_memory_are_not_taken_in_parts() -> None:
     def fn(theta: Tensor) -> Outputs:
         return ((2 * theta).sum(),)

@@ -269,11 +269,11 @@ def test_a_large_network_does_not_walk_further_than_six_radii() -> None:
 
 def test_a_walk_on_a_sharp_energy_ends_before_it_takes_no_end_of_gradients() -> None:
     ground = ground_of(gaussian(1e-9 * torch.eye(400, dtype=torch.float64)), 400)
-    walking = replace(start(ground), step_size=1e-5)
     assert Steer().num_gradients(ground) == 125_000
-    assert Steer().stride(ground, walking) == pytest.approx(125_000 / ground.num_steps * 1e-5)
-    assert Steer(effort=4.0).stride(ground, walking) == pytest.approx(4 * Steer().stride(ground, walking))
-    assert Steer(path=6.0).stride(ground, walking) == Steer(path=6.0).reach(ground)  # who asks for a path gets it
+    assert Steer().stride(ground, 1e-5) == pytest.approx(125_000 / ground.num_steps * 1e-5)
+    assert Steer(effort=4.0).stride(ground, 1e-5) == pytest.approx(4 * Steer().stride(ground, 1e-5))
+    for asked in (Steer(path=6.0), Steer(step_size=1e-5)):  # who asks for a path or a step gets all of it
+        assert asked.stride(ground, 1e-5) == asked.reach(ground)
 
 
 def behind_a_wall(dim: int) -> Callable[[], None]:
@@ -286,29 +286,50 @@ def behind_a_wall(dim: int) -> Callable[[], None]:
     return model
 
 
-def test_a_step_that_throws_particles_off_is_walked_again_with_smaller_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def leaving() -> tuple[Ground, Particles]:
+    """Twenty particles with a step that is right where they are and far too long behind the wall."""
+    pyro.set_rng_seed(0)
     ground = ground_of(behind_a_wall(300), 300, num_particles=20)
     theta = 1e-3 * torch.randn(20, 300, dtype=torch.float64)  # the norm has no gradient at 0
-    leaving = start(replace(ground, theta_star=theta))
-    leaving = replace(leaving, step_size=8.0)
-    times = []
-    for retries in (0, 6):
-        monkeypatch.setattr(steering, "MOST_RETRIES", retries)
-        pyro.set_rng_seed(0)
-        moved, error = Steer().advance(ground, leaving)
-        times.append(float((error**2 / 300).quantile(0.9)) / Steer()._aim(ground))
-    thrown_off, walked_again = times
-    assert thrown_off > 100
-    assert walked_again <= steering.HOT
-    assert moved.step_size < 8.0 / 2
+    return ground, replace(start(replace(ground, theta_star=theta)), step_size=8.0)
 
 
-def test_a_particle_that_stands_frozen_does_not_shrink_the_step_of_the_others() -> None:
-    ground = ground_of(standard(300), 300, num_particles=3)
-    sound = torch.tensor([0.1, 0.1, 0.1], dtype=torch.float64)
-    assert not Steer()._is_too_hot(ground, sound)
-    assert not Steer()._is_too_hot(ground, torch.tensor([0.1, math.nan, math.inf], dtype=torch.float64))
-    assert Steer()._is_too_hot(ground, 1e3 * sound)
+def test_a_step_that_throws_particles_off_is_walked_again_with_smaller_ones(
+    leaving: tuple[Ground, Particles], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again, error = Steer().advance(*leaving)
+    assert Steer()._heat(*leaving, error) <= 1
+    monkeypatch.setattr(steering, "MOST_RETRIES", 0)
+    once, error = Steer().advance(*leaving)
+    assert Steer()._heat(*leaving, error) > 10
+    assert again.step_size < once.step_size / 2
+    assert again.num_gradients > 2 * once.num_gradients  # those that were for nothing count, too
+    assert again.path == once.path
+
+
+def test_particles_that_stand_frozen_change_neither_the_step_nor_the_heat(leaving: tuple[Ground, Particles]) -> None:
+    ground, particles = leaving
+    sound = torch.full((20,), 0.1, dtype=torch.float64)
+    broken = torch.where(torch.arange(20) < 5, math.nan, sound)
+    frozen = replace(particles, alive=torch.arange(20) >= 5)
+    assert Steer()._heat(ground, frozen, broken) == pytest.approx(Steer()._heat(ground, particles, sound))
+    assert Steer()._tuned(ground, frozen, broken) == pytest.approx(Steer()._tuned(ground, particles, sound))
+
+
+def test_a_live_particle_whose_energy_is_not_finite_is_too_hot(leaving: tuple[Ground, Particles]) -> None:
+    ground, particles = leaving
+    error = torch.full((20,), 0.1, dtype=torch.float64)
+    error[7] = math.nan
+    assert Steer()._heat(ground, particles, error) == math.inf
+
+
+def test_a_step_is_not_halved_for_an_error_that_does_not_come_from_it(
+    leaving: tuple[Ground, Particles], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Steer, "_heat", lambda *_: 3.0)
+    moved, _ = Steer().advance(*leaving)
+    assert moved.num_gradients <= 3 * math.ceil(Steer().reach(leaving[0]) / 8.0)
 
 
 def test_a_fourth_refiner_is_one_short_class() -> None:

@@ -48,7 +48,16 @@ def run(model: Any, *args: Any, latent_map: LatentMap | None = None, **kwargs: A
 
 
 def assert_the_same(one: MetricBNN, two: MetricBNN) -> None:
-    for field in ("thetas", "energies", "energy_errors", "drift_survived", "step_sizes", "lengths", "frozen_at"):
+    for field in (
+        "thetas",
+        "energies",
+        "energy_errors",
+        "drift_survived",
+        "step_sizes",
+        "paths",
+        "gradients",
+        "frozen_at",
+    ):
         assert torch.equal(getattr(one.trajectories, field), getattr(two.trajectories, field)), field
     assert torch.equal(one.trajectories.positions, two.trajectories.positions)
     assert one.trajectories.spacing == two.trajectories.spacing
@@ -324,7 +333,7 @@ NONSENSE: list[tuple[str, Any]] = [
     ("trajectories__thetas", torch.ones(3, 7, 10, dtype=torch.int64)),
     ("trajectories__frozen_at", torch.ones(3)),
     ("trajectories__spacing", "far"),
-    ("trajectories__lengths", torch.ones(2)),
+    ("trajectories__paths", torch.ones(2)),
     ("trajectories", None),
     ("num_particles", -1),
     ("tube_scale", [1.0]),
