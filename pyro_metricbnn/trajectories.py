@@ -147,6 +147,9 @@ class Trajectories:
         if num_particles < 1 or num_points < 2:
             raise state.wrong("thetas", "of at least one particle and one step")
         walks = (num_particles, num_points - 1)
+        positions = state.tensor("positions", num_points)
+        if not bool((positions.diff() > 0).all()):
+            raise state.wrong("positions", "rising from point to point")
         return cls(
             thetas=thetas,
             energies=state.tensor("energies", num_particles, num_points),
@@ -156,7 +159,7 @@ class Trajectories:
             paths=state.tensor("paths", num_points - 1),
             gradients=state.tensor("gradients", num_points - 1, dtype=torch.int64),
             frozen_at=state.tensor("frozen_at", num_particles, dtype=torch.int64),
-            positions=state.tensor("positions", num_points),
+            positions=positions,
             sites=sites,
             spacing=state.value("spacing", float),
         )

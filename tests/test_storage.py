@@ -334,6 +334,7 @@ NONSENSE: list[tuple[str, Any]] = [
     ("trajectories__frozen_at", torch.ones(3)),
     ("trajectories__spacing", "far"),
     ("trajectories__paths", torch.ones(2)),
+    ("trajectories__positions", torch.zeros(7)),
     ("trajectories", None),
     ("num_particles", -1),
     ("tube_scale", [1.0]),
