@@ -4,8 +4,8 @@
 
 Two layers of 16 Tanh units (the paper's appendix; its text says 6), N(0, 1) prior, 265 training rows. HMC: eight
 chains from the MAP. The plane is that of HMC's two components, the axes are the same in all panels. One long walk gives
-all T, as its first T steps: the default walk with a path of 6 sqrt(D) at T = 100, which is the default's, and three
-times as long at 300; and the paper's walk (alpha 0.1, M 10, eta 1e-3 on the mean loss) with its autoencoder.
+all T, as its first T steps: our walk with a path of 6 sqrt(D) at T = 100, about the default's, and three times as
+long at 300; and the paper's walk (alpha 0.1, M 10, eta 1e-3 on the mean loss) with its autoencoder.
 
 Weight space has symmetries: units of a layer can change places, and a Tanh unit its signs. Chains and walks that leave
 one MAP see some of its copies or none, nothing here is aligned, and equal predictions can be far apart in the plane.
@@ -45,7 +45,7 @@ HIDDEN = (16, 16)
 STEPS = (10, 30, 100, 300)  # T
 QUICK_STEPS = (5, 10)
 KINDS = {"MetricBNN": VERMILLION, "MetricBNN (paper)": BLUE}
-PATH = 6.0  # of 100 steps, in sqrt(D), as the default walk has it
+PATH = 6.0  # of 100 steps, in sqrt(D)
 NUM_CHAINS, NUM_WARMUP, NUM_ITERATIONS = 8, 100, 250
 NUM_DRAWS = 1000
 NUM_EPOCHS = 1000

@@ -142,7 +142,7 @@ def plot_energy(walks: Trajectories | MetricBNN, *, legend: bool = True, ax: Axe
     if stopped:
         last = [int(good[i].sum()) - 1 for i in stopped]
         ax.plot(positions[last], energies[stopped, last], "X", color=BLACK, ms=8, label="froze here")
-    ax.set(xlabel="position along the path", ylabel="potential energy U")
+    ax.set(xlabel="position among the recorded points", ylabel="potential energy U")
     if legend:
         legend_below(ax)
     return ax
