@@ -43,8 +43,8 @@ class DriftRefineKernel(MCMCKernel):
     Args:
         model: A Pyro model with continuous latent sites.
         refiner: `Steer()`, `Descent()`, `Adam()` or one of their lower-case names. On minibatches of 32 rows Steer
-            had the lower negative log-likelihood on Glass (.81, Adam 1.08), Australian (.31, .41) and Ionosphere
-            (.085, .090), the higher on Vehicle (.42, .37) and on Snelson's stiff regression (.28, .23 on its
+            had the lower negative log-likelihood on Glass (.85, Adam 1.20), Australian (.31, .41) and Ionosphere
+            (.085, .090), the higher on Vehicle (.42, .37) and on Snelson's stiff regression (.33, .23 on its
             training data): the noise heats it there.
         num_steps: T, the number of recorded points that the walk is planned for; None for as many as the
             refiner asks for: 200 for Steer, more with more effort, 100 for the others.
