@@ -66,6 +66,7 @@ METHODS = (
     Method("MetricBNN sampling", walk),
     Method("MetricBNN", posterior),
     Method("MetricBNN, tempered", tempered, settings=tuple({"temperature": value} for value in (1.0, 4.0, 16.0, 64.0))),
+    Method("MetricBNN, effort 1/4", partial(posterior, effort=0.25)),
     Method("MetricBNN, effort 4", partial(posterior, effort=4.0)),
     Method("MetricBNN, 4 networks", from_several),
     Method("MetricBNN, noise inferred", noise_inferred, only="regression"),
