@@ -110,13 +110,17 @@ class BatchedPotential:
     @property
     def num_observations(self) -> int:
         """How many independent observations the model conditions on."""
-        return self.num_seen
+        return sum(math.prod(node["fn"].batch_shape) for node in self._observed)
 
     @property
-    def num_seen(self) -> int:
-        """How many of them one call takes: those of a batch, where it takes batches."""
+    def num_rows(self) -> int:
+        """How many rows of data one call works through: those of a batch, and those of one event, too."""
+        return sum(max([math.prod(node["fn"].batch_shape), *node["value"].shape[:1]]) for node in self._observed)
+
+    @property
+    def _observed(self) -> list[dict[str, Any]]:
         nodes = [node for node in self.prototype.nodes.values() if node["type"] == "sample" and node["is_observed"]]
-        return sum(math.prod(node["fn"].batch_shape) for node in nodes if not site_is_subsample(node))
+        return [node for node in nodes if not site_is_subsample(node)]
 
     @property
     def is_noisy(self) -> bool:

@@ -206,7 +206,7 @@ class Steer(Refiner):
         dim = len(ground.scale)
         if self.path is not None or self.step_size is not None or dim <= MAX_HESSIAN:
             return math.inf
-        return self.effort * max(LEAST, MOST_WORK / dim / max(FEW_ROWS, ground.potential.num_seen))
+        return self.effort * max(LEAST, MOST_WORK / dim / max(FEW_ROWS, ground.potential.num_rows))
 
     def approach(self, ground: Ground, particles: Particles) -> tuple[Ground, Particles]:
         """Leave the MAP for where posterior samples live, and find the step size and the units on the way."""

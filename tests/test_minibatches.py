@@ -59,7 +59,7 @@ def loader(**settings: Any) -> DataLoader[Any]:
 
 def test_a_call_sees_a_batch_of_all_observations() -> None:
     potential = MinibatchPotential(regression, Minibatches((X, SIGNAL), 4), len(X))
-    assert (potential.num_seen, potential.num_observations) == (4, len(X))
+    assert (potential.num_rows, potential.num_observations) == (4, len(X))
 
 
 @pytest.mark.parametrize("mode", ["vmap", "trace", "loop"])

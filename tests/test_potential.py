@@ -119,6 +119,16 @@ def test_the_likelihood_part_of_the_energy_is_what_is_observed() -> None:
     assert_equal(likelihood, -dist.Normal(theta, ONE).log_prob(SIGNAL).sum(-1))
 
 
+@pytest.mark.parametrize(("dims_in_event", "observations"), [(0, 7), (1, 1)])
+def test_rows_of_one_event_are_rows_to_work_through(dims_in_event: int, observations: int) -> None:
+    def model() -> None:
+        z = pyro.sample("z", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(z, 1.0).expand([7]).to_event(dims_in_event), obs=torch.zeros(7))
+
+    potential = BatchedPotential(model)
+    assert (potential.num_rows, potential.num_observations) == (7, observations)
+
+
 def test_a_param_that_was_trained_before_is_held_at_its_value() -> None:
     pyro.param("offset", real(0.7))
     pyro.get_param_store()["offset"] = real(-2.0)
