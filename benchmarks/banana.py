@@ -31,7 +31,7 @@ COLORS = ("#D55E00", "#0072B2")
 
 def task(data: Path | None, share: float) -> Task:
     """The problem with its trained network."""
-    return trained(banana(data), Categorical(), HIDDEN, activation=nn.Tanh, share=share)
+    return trained(banana(data), Categorical(), HIDDEN, activation=nn.Tanh, share=share, kind="classification")
 
 
 def plane() -> Tensor:

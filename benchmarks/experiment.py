@@ -34,7 +34,8 @@ def measured(method: Method, task: Task, setting: Cell, seed: int, keep: Callabl
         covered = figures.coverage[figures.levels.index(0.9)]
         unit = task.problem.y_scale
         cell = {"nll": figures.nll + math.log(unit), "rmse": figures.rmse * unit, "coverage_90": covered}
-    cell["train_nll"] = -float(run.predictor(task.problem.x).log_prob(task.problem.y).mean())
+    train_nll = -float(run.predictor(task.problem.x).log_prob(task.problem.y).mean())
+    cell["train_nll"] = train_nll + math.log(task.problem.y_scale)
     if keep is not None:
         keep(run)
     return {

@@ -64,7 +64,7 @@ def task_of(name: str, data: Path | None, seed: int, part: float) -> Task:
     """A problem with its trained network."""
     pyro.set_rng_seed(seed)
     if name == "banana":
-        return trained(banana(data), Categorical(), (16, 16), activation=nn.Tanh, share=part)
+        return trained(banana(data), Categorical(), (16, 16), activation=nn.Tanh, share=part, kind="classification")
     problem = with_validation(snelson(data))
     return trained(problem, Gaussian(NOISE), (10, 10), activation=nn.Tanh, num_training_steps=5000, share=part)
 

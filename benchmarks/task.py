@@ -5,17 +5,19 @@ In: a `Problem`, a likelihood and the hidden layers.  Out: `Task`, whose network
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.functional import cross_entropy
 
-from pyro_metricbnn import BatchedPotential, Categorical, bayesianize
+from pyro_metricbnn import BatchedPotential, Categorical, Gaussian, bayesianize
 from pyro_metricbnn.bayesianize import BayesianNetwork
 from pyro_metricbnn.likelihoods import Likelihood
 from pyro_metricbnn.predictive import Prediction
@@ -42,6 +44,7 @@ class Task:
         num_training_steps: Full-batch Adam steps that a network takes; a method that trains others takes as many.
         seconds: What training the network took.
         share: The part of the full work that a method does: 1 in the tables, less for a quick look.
+        kind: What the paper would call it, of `MetricBNN.paper`: its settings differ; None for "uci" or "regression".
     """
 
     problem: Problem
@@ -53,6 +56,7 @@ class Task:
     num_training_steps: int = TRAINING_STEPS
     seconds: float = 0.0
     share: float = 1.0
+    kind: str | None = None
 
     def count(self, full: int, least: int = 2) -> int:
         """So many steps, draws or members of the full number as the share of the work asks for."""
@@ -63,6 +67,10 @@ class Task:
         """Of the observations, 1 for classes: energies are that much steeper, so rates of descent take it as unit."""
         scale = getattr(self.likelihood, "scale", 1.0)
         return float(scale) ** 2
+
+    def with_noise_inferred(self) -> Task:
+        """The same with the noise as a site of the model, whose prior has the task's as its median."""
+        return replace(self, likelihood=Gaussian(dist.LogNormal(math.log(self.noise_variance) / 2, 1.0)))
 
     @cached_property
     def model(self) -> BayesianNetwork:
@@ -105,6 +113,7 @@ def trained(
     num_training_steps: int = TRAINING_STEPS,
     share: float = 1.0,
     as_paper: bool = False,
+    kind: str | None = None,
 ) -> Task:
     """The task of a problem: one network, trained to the MAP, or as the paper trains its own."""
     net = _network(problem, likelihood, hidden, activation)
@@ -117,6 +126,7 @@ def trained(
         prior_scale=prior_scale,
         num_training_steps=num_training_steps,
         share=share,
+        kind=kind,
     )
     begin = time.perf_counter()
     if as_paper:
@@ -135,11 +145,16 @@ def paper_prior_scale(problem: Problem) -> float:
 
 
 def train_together(task: Task, nets: list[nn.Module]) -> list[dict[str, Tensor]]:
-    """The trained weights of networks that all descend at once, by Adam on the energy, with a falling rate."""
+    """The trained weights of networks that all descend at once, by Adam on the energy, with a falling rate; where the
+    noise is inferred, each with its own.
+    """
     num_steps = task.count(task.num_training_steps)
     potential = task.potential(num_steps)
     named = [dict(net.named_parameters()) for net in nets]
-    theta = potential.flatten({name: torch.stack([one[name].detach() for one in named]) for name in named[0]})
+    values = {name: torch.stack([one[name].detach() for one in named]) for name in named[0]}
+    if isinstance(task.likelihood, Gaussian) and isinstance(task.likelihood.scale, dist.LogNormal):
+        values["scale"] = task.likelihood.scale.loc.exp().expand(len(nets))
+    theta = potential.flatten(values)
     optimizer = torch.optim.Adam([theta], lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
     for _ in range(num_steps):

@@ -77,6 +77,8 @@ METHODS = (
         "ESPRO",
         fit,
         settings=tuple({"weight": weight} for weight in (10.0, 100.0, 1000.0, 3000.0)),
+        below=({"weight": 1.0}, {"weight": 0.1}),
+        above=({"weight": 10_000.0}, {"weight": 30_000.0}),
         cite="Benton et al., Loss surface simplexes for mode connecting volumes and fast ensembling, ICML 2021",
     ),
 )

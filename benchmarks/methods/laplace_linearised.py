@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import functional_call, jvp, vmap
 
 from ..task import Task
-from .laplace import TEMPERATURES, gaussian
+from .laplace import COLDER, TEMPERATURES, WARMER, gaussian
 from .method import NUM_DRAWS, Method, Predictor
 
 CITE = "Immer et al. 2021, Improving predictions of Bayesian neural nets via local linearization"
@@ -45,6 +45,8 @@ METHODS = (
         "Lin LA",
         fit,
         settings=tuple({"temperature": value} for value in TEMPERATURES),
+        below=tuple({"temperature": value} for value in WARMER),
+        above=tuple({"temperature": value} for value in COLDER),
         needs="laplace-torch",
         cite=CITE,
     ),

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..task import Task
-from .laplace import CITE, TEMPERATURES, data, kind_and_noise, networks
+from .laplace import CITE, COLDER, TEMPERATURES, WARMER, data, kind_and_noise, networks
 from .method import NUM_DRAWS, Method, Predictor
 
 MAX_RANK = 512
@@ -74,6 +74,8 @@ METHODS = (
         "LA LowRank",
         fit,
         settings=tuple({"temperature": value} for value in TEMPERATURES),
+        below=tuple({"temperature": value} for value in WARMER),
+        above=tuple({"temperature": value} for value in COLDER),
         needs="curvlinops-for-pytorch",
         cite=CITE,
     ),

@@ -6,6 +6,7 @@ network's output at x. What it does to the weights is its own affair.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pyro_metricbnn.predictive import Prediction
 
 from ..task import Task
 
-BUDGET = 4  # settings that a method may try on the validation rows
+BUDGET, BEYOND = 4, 2  # settings that a method may try on the validation rows; and on from an end of them
 NUM_DRAWS = 200  # of a posterior that is cheap to draw from
 
 Predictor = Callable[[Tensor], Prediction]
@@ -31,7 +32,9 @@ class Method:
     Args:
         name: As in the tables.
         fit: A task and a setting -> a predictor.
-        settings: What is tried on the validation rows, the best is kept; at most `BUDGET`.
+        settings: What is tried on the validation rows, the best is kept; at most `BUDGET`, in order.
+        below, above: What is tried, one after another as long as it is better, where the first or the last of them is
+            the best; at most `BEYOND`.
         needs: The package that it cannot do without, if not one of ours.
         cite: Where it comes from.
         only: The one experiment that it is for.
@@ -40,6 +43,8 @@ class Method:
     name: str
     fit: Fit
     settings: tuple[Mapping[str, Any], ...] = ({},)
+    below: tuple[Mapping[str, Any], ...] = ()
+    above: tuple[Mapping[str, Any], ...] = ()
     needs: str | None = None
     cite: str = ""
     only: str | None = None
@@ -47,6 +52,8 @@ class Method:
     def __post_init__(self) -> None:
         if not 1 <= len(self.settings) <= BUDGET:
             raise ValueError(f"{self.name} has {len(self.settings)} settings; every method may try 1 to {BUDGET}.")
+        if max(len(self.below), len(self.above)) > BEYOND:
+            raise ValueError(f"{self.name} goes on too far; every method may by {BEYOND} settings on a side.")
 
 
 @dataclass(frozen=True)
@@ -72,16 +79,26 @@ def tuned(method: Method, task: Task) -> Mapping[str, Any]:
         return method.settings[0]
     if task.problem.x_valid is None or task.problem.y_valid is None:
         raise ValueError(f"{task.problem.name} has no validation rows to tune {method.name} on.")
-    scores, failures = [], []
-    for setting in method.settings:
+    x, y = task.problem.x_valid, task.problem.y_valid
+    failures = []
+
+    def score(setting: Mapping[str, Any]) -> float:
         try:
-            prediction = method.fit(task, **setting)(task.problem.x_valid)
-            score = -float(prediction.log_prob(task.problem.y_valid).mean())
+            value = -float(method.fit(task, **setting)(x).log_prob(y).mean())
         except (RuntimeError, ValueError) as error:
             failures.append(f"{dict(setting)}: {error}")
-            score = float("nan")
-        scores.append(score if score == score else float("inf"))
+            return math.inf
+        return value if value == value else math.inf
+
+    scores = [score(setting) for setting in method.settings]
     best = min(scores)
-    if best == float("inf"):
+    if best == math.inf:
         raise RuntimeError(f"no setting of {method.name} gave a finite likelihood. " + "; ".join(failures))
-    return method.settings[scores.index(best)]
+    chosen = scores.index(best)
+    setting = method.settings[chosen]
+    for further in {0: method.below, len(scores) - 1: method.above}.get(chosen, ()):
+        value = score(further)
+        if value >= best:
+            break
+        setting, best = further, value
+    return setting

@@ -20,12 +20,17 @@ OWN_PRIOR = "MetricBNN (paper, its prior too)"
 
 def ran(task: Task) -> MetricBNN:
     """The paper's walk and its autoencoder."""
-    kind = "uci" if isinstance(task.likelihood, Categorical) else "regression"
+    return unwalked(task).run(task.problem.x, task.problem.y, progress=False)
+
+
+def unwalked(task: Task) -> MetricBNN:
+    """The paper's setting for the task."""
+    kind = task.kind or ("uci" if isinstance(task.likelihood, Categorical) else "regression")
     metric = MetricBNN.paper(task.model, kind)
     if task.share < 1:
         metric.kernel.num_steps = task.count(metric.kernel.num_steps, 10)
         metric._unfitted_map = AutoencoderMap.paper(num_epochs=task.count(1000))
-    return metric.run(task.problem.x, task.problem.y, progress=False)
+    return metric
 
 
 def fit(task: Task, own_prior: bool = False) -> Predictor:

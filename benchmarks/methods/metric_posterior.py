@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import partial
 
-import pyro.distributions as dist
 import torch
 
-from pyro_metricbnn import DriftRefineKernel, Gaussian, MetricBNN, Steer, predict
+from pyro_metricbnn import DriftRefineKernel, MetricBNN, Steer, predict
 
 from ..task import Task, train_together
 from .method import Method, Predictor
@@ -57,15 +55,19 @@ def from_several(task: Task, count: int = 4) -> Predictor:
 
 def noise_inferred(task: Task) -> Predictor:
     """Draws of the default for a model in which the noise is a site, within a factor of e of the task's."""
-    noise = dist.LogNormal(math.log(task.noise_variance) / 2, 1.0)
-    open_noise = replace(task, likelihood=Gaussian(noise))
-    return posterior(open_noise)
+    return posterior(task.with_noise_inferred())
 
 
 METHODS = (
     Method("MetricBNN sampling", walk),
     Method("MetricBNN", posterior),
-    Method("MetricBNN, tempered", tempered, settings=tuple({"temperature": value} for value in (1.0, 4.0, 16.0, 64.0))),
+    Method(
+        "MetricBNN, tempered",
+        tempered,
+        settings=tuple({"temperature": value} for value in (1.0, 4.0, 16.0, 64.0)),
+        below=({"temperature": 0.25}, {"temperature": 0.0625}),
+        above=({"temperature": 256.0}, {"temperature": 1024.0}),
+    ),
     Method("MetricBNN, effort 1/4", partial(posterior, effort=0.25)),
     Method("MetricBNN, effort 4", partial(posterior, effort=4.0)),
     Method("MetricBNN, 4 networks", from_several),

@@ -18,7 +18,7 @@ from ..task import Task
 from .laplace import gaussian, quiet
 from .laplace_linearised import linearised_networks
 from .method import Method, Predictor
-from .riemannian import CITE, PUBLISHED, WEAK, Loss, ends
+from .riemannian import CITE, PUBLISHED, WEAK, WEAKER, Loss, ends
 
 
 def fit(task: Task, loss_scale: float = 1.0, temperature: float = 1.0) -> Predictor:
@@ -50,5 +50,5 @@ def linearised_loss(task: Task, posterior: Any) -> Loss:
 
 METHODS = (
     Method("Riem Lin LA", fit, settings=PUBLISHED, needs="laplace-torch", cite=CITE),
-    Method("Riem Lin LA, weak metric", fit, settings=WEAK, needs="laplace-torch", cite=CITE),
+    Method("Riem Lin LA, weak metric", fit, settings=WEAK, above=WEAKER, needs="laplace-torch", cite=CITE),
 )

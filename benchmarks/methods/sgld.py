@@ -66,6 +66,8 @@ METHODS = (
         "SGLD",
         fit,
         settings=tuple({"lr": lr} for lr in (1e-5, 1e-4, 3e-4, 1e-3)),
+        below=({"lr": 1e-6},),
+        above=({"lr": 3e-3}, {"lr": 1e-2}),
         needs="posteriors",
         cite="Welling and Teh, Bayesian learning via stochastic gradient Langevin dynamics, ICML 2011",
     ),

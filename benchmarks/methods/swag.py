@@ -83,6 +83,8 @@ METHODS = (
         "SWAG",
         fit,
         settings=tuple({"lr": lr} for lr in (1e-2, 3e-2, 1e-1, 2e-1)),
+        below=({"lr": 3e-3}, {"lr": 1e-3}),
+        above=({"lr": 5e-1}, {"lr": 1.0}),
         cite="Maddox et al., A simple baseline for Bayesian uncertainty in deep learning, NeurIPS 2019",
     ),
 )
