@@ -11,6 +11,7 @@ from .methods import methods
 from .methods.method import Method
 
 RESULTS = Path(__file__).parent / "results"
+WITHOUT_DATA = Path(__file__).parent / "results_without_data"
 QUICK_SHARE = 0.02
 
 
@@ -38,11 +39,13 @@ def chosen(arguments: argparse.Namespace, experiment: str | None = None) -> list
     return [method for method in there if method.only in (None, experiment)]
 
 
-def folder(arguments: argparse.Namespace) -> Path:
-    """Where results go: a look at --quick never mixes with the tables' results."""
+def folder(arguments: argparse.Namespace, *, takes_data: bool = True) -> Path:
+    """Where results go: those of a look at --quick, or of made data, never mix with the tables'; a look begins anew."""
     if arguments.out is not None:
         return Path(arguments.out)
-    return Path(tempfile.gettempdir()) / "metricbnn-quick" if arguments.quick else RESULTS
+    if arguments.quick:
+        return Path(tempfile.mkdtemp(prefix="metricbnn-quick-"))
+    return WITHOUT_DATA if takes_data and arguments.data is None else RESULTS
 
 
 def share(arguments: argparse.Namespace) -> float:

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     made.add_argument("--seeds", type=int, default=3)
     made.add_argument("--particles", type=int, default=20, help="N; its results are for a folder of their own, --out")
     arguments = made.parse_args(argv)
-    out = folder(arguments) / "bias"
+    out = folder(arguments, takes_data=False) / "bias"
     setting = {"experiment": "bias", "particles": arguments.particles, "share": share(arguments)}
     results = Results(out / "bias.json", setting, retry=arguments.retry)
     chosen = [one for one in targets() if not arguments.names or any(part in one.name for part in arguments.names)]

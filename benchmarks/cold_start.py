@@ -1,14 +1,15 @@
 """A default walk from one trained network against a deep ensemble of 20, both from a cold start.
 
-    python -m benchmarks.cold_start [--data DIR] [--rounds 5]
+    python -m benchmarks cold_start --data DIR [--rounds 5] [--out results]
 
 Each contender runs in a process of its own, in turns: the walk with its MAP search, tracing and, if it
-chooses to, compiling; the ensemble with 1,500 full-batch Adam steps of one vmapped loop.
+chooses to, compiling; the ensemble with 1,500 full-batch Adam steps of one vmapped loop. Writes cold_start.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import subprocess
 import sys
@@ -21,11 +22,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.functional import cross_entropy
+from tqdm import tqdm
 
 from pyro_metricbnn import Categorical, DriftRefineKernel, bayesianize
 
 from .datasets import Problem, glass
 from .networks import mlp
+from .results import this_run
 
 NUM_PARTICLES = 20
 NUM_TRAINING_STEPS = 1500
@@ -87,7 +90,7 @@ def in_own_process(contender: str, folder: Path | None) -> float:
 def compare(folder: Path | None, rounds: int) -> dict[str, list[float]]:
     """Times of both contenders, in turns."""
     times: dict[str, list[float]] = {"walk": [], "ensemble": []}
-    for _ in range(rounds):
+    for _ in tqdm(range(rounds), desc="cold start", unit=" rounds"):
         for contender, seen in times.items():
             seen.append(in_own_process(contender, folder))
     return times
@@ -97,6 +100,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Compare and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=None, help="folder of the data sets")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the result")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each")
     parser.add_argument("--only", choices=["walk", "ensemble"], default=None, help="run one, here, and print its time")
     arguments = parser.parse_args(argv)
@@ -104,6 +108,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(seconds_of(arguments.only, arguments.data))
         return
     times = compare(arguments.data, arguments.rounds)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "cold_start.json").write_text(json.dumps({**this_run(), "seed": 0, "seconds": times}, indent=1))
     walk, ensemble = (statistics.median(times[name]) for name in ("walk", "ensemble"))
     print(f"{glass(arguments.data).name}: walk {walk:.2f} s, ensemble {ensemble:.2f} s, ratio {walk / ensemble:.2f}")
     print({name: [round(t, 2) for t in seen] for name, seen in times.items()})

@@ -122,6 +122,7 @@ def measured(method: Method, task: Task) -> Cell:
         "draws": prediction.num_samples,
         "weights": len(task.theta_star),
         "setting": setting,
+        "seed": SEED,
     }
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import pyro
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from pyro_metricbnn import Categorical, Gaussian, agreement
 
@@ -28,6 +29,7 @@ from .latent import r_hat
 from .methods.hmc import predictor
 from .methods.method import Method, timed, tuned
 from .methods.nuts import chain
+from .report import in_order
 from .results import Results
 from .tables import figure, markdown, written
 from .task import Task, train_together, trained
@@ -55,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         results = Results(out / f"{name}.json", setting, retry=arguments.retry)
         seeds = range(1 if arguments.quick else arguments.seeds)
         run(results, chosen(arguments), name, arguments.data, share(arguments), seeds, out)
-        texts.append(f"### {name}\n\n{table(results, chosen(arguments))}")
+        texts.append(f"### {name}\n\n{table(results)}")
     (out / "fidelity.md").write_text("\n\n".join(texts) + "\n")
     print("\n\n".join(texts))
 
@@ -77,7 +79,12 @@ def inputs(problem: Problem) -> Tensor:
 def reference(results: Results, task: Task, out: Path) -> list[Tensor]:
     """Outputs of two runs of NUTS at the compared inputs: (S, n, C) each."""
     path = out / f"{task.problem.name.split()[0]}-nuts.npz"
-    if "reference" not in results.cells or not path.exists():
+    if not path.exists() and len(results.cells) > len(results.cells.keys() & {"reference"}):
+        raise SystemExit(
+            f"{results.path} has distances to runs of NUTS that are not here ({path.name}): others would be another "
+            "yardstick. Take another folder with --out, or delete the file."
+        )
+    if not path.exists():
         runs = []
         for seed in (1, 2):
             pyro.set_rng_seed(seed)
@@ -110,7 +117,7 @@ def run(
     for seed in seeds:
         missing = [method for method in methods if f"{method.name}|{seed}" not in results.cells]
         task = task_of(name, data, seed, part) if missing else first
-        for method in missing:
+        for method in tqdm(missing, desc=f"{name}, seed {seed}", unit=" methods"):
 
             def measure(method: Method = method, task: Task = task, seed: int = seed) -> dict[str, Any]:
                 pyro.set_rng_seed(1000 + seed)
@@ -122,16 +129,14 @@ def run(
             results.cell(f"{method.name}|{seed}", measure)
 
 
-def table(results: Results, methods: Sequence[Method]) -> str:
+def table(results: Results) -> str:
     """Each figure in the unit of the same between the two runs of NUTS."""
     unit = {key: value for key, value in results.cells["reference"].items() if key not in ("run", "r_hat")}
     rows = []
-    for method in methods:
-        cells = [cell for key, cell in results.cells.items() if key.startswith(f"{method.name}|") and "seed" in cell]
+    for method in in_order(results.cells):
+        cells = [cell for key, cell in results.cells.items() if key.startswith(f"{method}|") and "seed" in cell]
         scaled = [figure([_scaled(key, cell[key], unit[key]) for cell in cells]) for key in unit]
-        rows.append(
-            [method.name, *map(written, scaled), written(figure([cell["seconds"] for cell in cells]), digits=1)]
-        )
+        rows.append([method, *map(written, scaled), written(figure([cell["seconds"] for cell in cells]), digits=1)])
     between = ", ".join(f"{key} {value:.4f}" for key, value in unit.items())
     note = f"Between the two runs of NUTS: {between}; R-hat of the outputs {results.cells['reference']['r_hat']:.3f}."
     errors = [f"- {key}: {cell['error']}" for key, cell in results.cells.items() if "error" in cell]

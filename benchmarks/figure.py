@@ -17,7 +17,7 @@ from .datasets import Problem
 from .experiment import run_splits
 from .methods.method import Method, Run
 from .pictures import panels
-from .report import of_one_set
+from .report import in_order, of_one_set
 from .results import Results
 from .task import Task
 
@@ -68,15 +68,17 @@ class Figure:
         results = Results(out / f"{self.name}.json", setting, retry=arguments.retry)
         seeds = range(1 if arguments.quick else arguments.seeds)
         run_splits(results, methods, lambda _: self.task(arguments.data, share(arguments)), seeds, self.name, keep)
-        names = [method.name for method in methods]
-        text = of_one_set(results, names, self.columns)
+        text = of_one_set(results, self.columns)
         (out / f"{self.name}.md").write_text(text + "\n")
         print(text)
-        self.draw(self.problem(arguments.data), names, out)
+        self.draw(self.problem(arguments.data), in_order(results.cells), out)
 
     def draw(self, problem: Problem, names: Sequence[str], out: Path) -> None:
         """The picture of the methods that have been kept."""
         kept = [name for name in names if file_of(out, name).exists()]
+        if not kept:
+            print(f"No picture: no method has been kept in {out}.")
+            return
         with panels(kept, out / f"{self.name}.png", size=self.size, shared=True) as grid:
             last = None
             for name, axes in grid.items():

@@ -174,6 +174,7 @@ def measured(samples: Samples, key: str, points: dict[str, Tensor]) -> Cell:
         "distance": float((points[key].mean(0).square() / hmc.var(0)).sum().sqrt()),
         "nll": nll,
         "draws": len(draws),
+        "seed": SEED,
         "shares": plane.shares.tolist(),
         "weights": len(plane.center),
     }
@@ -213,6 +214,9 @@ def report(cells: dict[str, Cell], points: dict[str, Tensor], steps: Sequence[in
     )
     (out / "pca.md").write_text(text + "\n")
     print(text)
+    if any(key not in points for key in cells if "error" not in cells[key]):
+        print(f"No picture: the points of these results are not in {out}.")
+        return
     picture(points, steps, shares, out / "pca.png")
 
 

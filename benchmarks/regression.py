@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for split in range(arguments.splits):
         for name in sets:
             run(arguments, out, name, split)
-    cells = read(out, sets)
+    cells = read(out, list(dict.fromkeys([*REGRESSION, *sets])))
     publish(out, "regression", sections(cells), cells)
 
 
@@ -70,10 +70,9 @@ def run(arguments: argparse.Namespace, out: Path, name: str, split: int) -> None
 
 def sections(cells: Cells) -> list[str]:
     """The tables."""
-    nll = figures(cells, "nll")
     return [
-        "### NLL\n\n" + as_markdown(nll),
-        "\n".join(winner(nll, name) for name in cells),
+        "### NLL\n\n" + as_markdown(figures(cells, "nll")),
+        "\n".join(winner(cells, name) for name in cells),
         "### RMSE\n\n" + as_markdown(figures(cells, "rmse")),
         "### Coverage of the 90 % interval\n\n" + as_markdown(figures(cells, "coverage_90"), bold=False),
         "### Seconds with the network's training\n\n"

@@ -20,7 +20,8 @@ Table = dict[str, dict[str, Figure | None]]  # by method, then set
 
 def read(folder: Path, sets: Sequence[str]) -> Cells:
     """The results that a folder has of each set."""
-    return {name: Results(folder / f"{name}.json", {}, read_only=True).cells for name in sets}
+    paths = {name: folder / f"{name}.json" for name in sets}
+    return {name: Results(path, {}, read_only=True).cells for name, path in paths.items() if path.exists()}
 
 
 def values(cells: dict[str, dict[str, Any]], method: str, quantity: str) -> list[float]:
@@ -28,6 +29,8 @@ def values(cells: dict[str, dict[str, Any]], method: str, quantity: str) -> list
     rows = [cell for key, cell in cells.items() if key.split("|")[0] == method and "nll" in cell]
     if quantity == "total_seconds":
         return [row["seconds"] + (0 if method in SELF_TRAINED else row["training_seconds"]) for row in rows]
+    if quantity == "ece":  # per cent, as in the paper
+        return [100 * row["ece"] for row in rows]
     return [row[quantity] for row in rows]
 
 
@@ -56,8 +59,11 @@ def as_markdown(table: Table, *, largest: bool = False, digits: int = 3, bold: b
     return markdown(["", *sets], rows)
 
 
-def winner(table: Table, name: str) -> str:
-    """A line that says who has the lowest figure on a set, and where the default stands."""
+def winner(cells: Cells, name: str) -> str:
+    """A line that says who has the lowest NLL on a set, where the default stands, and by how much they differ on a
+    split: of that, what one split is harder than another for both is no part.
+    """
+    table = figures(cells, "nll")
     column = dict(zip(table, complete([row[name] for row in table.values()]), strict=True))
     ranked = sorted((value.mean, method) for method, value in column.items() if value is not None)
     if not ranked:
@@ -69,7 +75,18 @@ def winner(table: Table, name: str) -> str:
     if ours is None:
         return f"{line}; {OURS} has fewer splits and is not compared"
     near = "within" if ours.mean - ranked[0][0] <= ours.error else "not within"
-    return f"{line}; {OURS} {ours.mean:.3f} ± {ours.error:.3f}, {near} one standard error"
+    apart = figure([ours - other for ours, other in _on_the_same_splits(cells[name], OURS, ranked[0][1])])
+    return (
+        f"{line}; {OURS} {ours.mean:.3f} ± {ours.error:.3f}, {near} one standard error; split by split "
+        f"{written(apart)} above it"
+    )
+
+
+def _on_the_same_splits(cells: dict[str, dict[str, Any]], *pair: str) -> list[tuple[float, ...]]:
+    """The NLL of both methods on each split that both have."""
+    splits = {key.split("|")[1] for key in cells if key.split("|")[0] in pair}
+    rows = [[cells.get(f"{method}|{split}", {}) for method in pair] for split in sorted(splits)]
+    return [tuple(cell["nll"] for cell in row) for row in rows if all("nll" in cell for cell in row)]
 
 
 def footnotes(cells: Cells) -> str:
@@ -99,10 +116,16 @@ def publish(out: Path, stem: str, sections: Sequence[str], cells: Cells) -> None
     quality_against_time(figures(cells, "nll"), figures(cells, "total_seconds"), list(cells), out / f"{stem}.png")
 
 
-def of_one_set(results: Results, names: Sequence[str], columns: Mapping[str, str]) -> str:
+def in_order(cells: Mapping[str, Any]) -> list[str]:
+    """The methods that have a cell, in the order of the tables."""
+    there = {key.split("|")[0] for key in cells}
+    return [name for name in methods() if name in there]
+
+
+def of_one_set(results: Results, columns: Mapping[str, str]) -> str:
     """Methods as rows, quantities by their headings as columns, mean over the seeds; the errors below."""
     rows = []
-    for name in names:
+    for name in in_order(results.cells):
         seen = {heading: figure(values(results.cells, name, quantity)) for heading, quantity in columns.items()}
         rows.append([name, *map(written, seen.values())])
     errors = [f"- {key}: {cell['error']}" for key, cell in results.cells.items() if "error" in cell]

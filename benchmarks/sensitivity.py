@@ -176,7 +176,8 @@ def scores(task: Task, draws: Tensor) -> Cell:
     """NLL of both parts under draws (S, D)."""
     problem, weights = task.problem, task.potential(1).unflatten(draws)
     rows = zip(PARTS, ((problem.x, problem.y), (problem.x_test, problem.y_test)), strict=True)
-    return {part: -float(predict(task.model, weights, x).log_prob(y).mean()) for part, (x, y) in rows}
+    nll = {part: -float(predict(task.model, weights, x).log_prob(y).mean()) for part, (x, y) in rows}
+    return {**nll, "seed": SEED}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

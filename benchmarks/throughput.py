@@ -33,6 +33,7 @@ from torch.func import grad_and_value
 from pyro_metricbnn import BatchedPotential, DriftRefineKernel, Gaussian, Steer, bayesianize
 
 from .networks import mlp, train, wiggle
+from .results import this_run
 
 NOISE = 0.3
 
@@ -191,8 +192,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for depth in [] if arguments.quick else range(1, 10):
         walks.append(walk_cost(depth))
         print(walks[-1], flush=True)
-    settings = {"torch": torch.__version__, "pyro": pyro.__version__, "threads": torch.get_num_threads(), "seed": 0}
-    result = {**settings, "rates": rows, "walks": walks}
+    result = {**this_run(), "seed": 0, "rates": rows, "walks": walks}
     (arguments.out / "throughput.json").write_text(json.dumps(result, indent=1))
     (arguments.out / "throughput.md").write_text(table(rows, walks))
     picture(rows, walks, arguments.out / "throughput.png")

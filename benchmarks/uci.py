@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for split in range(arguments.splits):  # split by split, so that a run that is stopped has all sets
         for name in sets:
             run(arguments, out, name, split)
-    cells = read(out, sets)
+    cells = read(out, list(dict.fromkeys([*UCI_ALL, *CARRIED, *sets])))
     publish(out, "uci", sections(cells), cells)
 
 
@@ -97,11 +97,10 @@ def setting(arguments: argparse.Namespace) -> dict[str, object]:
 
 def sections(cells: Cells) -> list[str]:
     """The tables."""
-    nll = figures(cells, "nll")
     return [
-        "### NLL\n\n" + as_markdown(nll),
-        "\n".join(winner(nll, name) for name in cells),
-        "### ECE\n\n" + as_markdown(figures(cells, "ece")),
+        "### NLL\n\n" + as_markdown(figures(cells, "nll")),
+        "\n".join(winner(cells, name) for name in cells),
+        "### ECE, per cent\n\n" + as_markdown(figures(cells, "ece"), digits=1),
         "### Accuracy\n\n" + as_markdown(figures(cells, "accuracy"), largest=True),
         "### Seconds\n\n" + as_markdown(figures(cells, "seconds"), digits=1, bold=False),
         "### Seconds with the network's training\n\n"

@@ -16,7 +16,7 @@ from benchmarks.__main__ import COMMANDS, main, overview
 from benchmarks.datasets import Problem, classification
 from benchmarks.methods import methods
 from benchmarks.methods.method import Method, timed, tuned
-from benchmarks.report import figures, winner
+from benchmarks.report import winner
 from benchmarks.results import Results
 from benchmarks.tables import best, figure, markdown, written
 from benchmarks.task import Task, paper_prior_scale, trained
@@ -95,14 +95,15 @@ def test_the_line_of_a_set_says_whether_the_default_is_within_a_standard_error()
     cells = {
         "s": {f"{name}|{i}": {"nll": value + i} for name, value in (("MAP", 1.0), ("MetricBNN", 1.1)) for i in (0, 1)}
     }
-    line = winner(figures(cells, "nll"), "s")
+    line = winner(cells, "s")
     assert "MAP has the lowest NLL, 1.500" in line
     assert ", within one standard error" in line
+    assert line.endswith("split by split 0.100 ± 0.000 above it")
 
 
 def test_the_line_of_a_set_does_not_compare_a_default_of_fewer_splits() -> None:
     cells = {"s": {"MAP|0": {"nll": 1.0}, "MAP|1": {"nll": 2.0}, "MetricBNN|0": {"nll": 0.5}}}
-    assert "fewer splits" in winner(figures(cells, "nll"), "s")
+    assert "fewer splits" in winner(cells, "s")
 
 
 def test_a_method_may_not_try_more_settings_than_the_others() -> None:
@@ -120,6 +121,22 @@ def test_tuning_takes_the_setting_with_the_best_validation_rows_and_leaves_out_a
 
     method = Method("sharp", fit, settings=({"sharpness": 0.0}, {"sharpness": 1.0}, {"sharpness": -30.0}))
     assert tuned(method, task) == {"sharpness": 1.0}
+
+
+@pytest.mark.parametrize(("best", "chosen"), [(0.5, 1.0), (4.0, 4.0), (32.0, 16.0), (0.25, 0.25)])
+def test_tuning_goes_on_from_an_end_of_the_grid_as_long_as_it_gets_better(
+    task: Task, best: float, chosen: float
+) -> None:
+    def fit(task: Task, value: float) -> Callable[[torch.Tensor], Any]:
+        y = task.problem.y_valid
+        assert y is not None
+        shift = torch.tensor([1e3, 0.0, 0.0]) * abs(math.log(value / best))
+        f = torch.nn.functional.one_hot(y, 3) - shift
+        return lambda x: task.prediction(f[None])
+
+    settings = tuple({"value": value} for value in (1.0, 2.0, 4.0))
+    method = Method("far", fit, settings=settings, below=({"value": 0.25},), above=({"value": 8.0}, {"value": 16.0}))
+    assert tuned(method, task) == {"value": chosen}
 
 
 def test_training_finds_a_network_that_beats_the_class_frequencies(task: Task) -> None:

@@ -21,6 +21,7 @@ PICTURES = {
     "complexity": ("complexity.png",),
     "sensitivity": ("sensitivity_train.png", "sensitivity_gap.png"),
     "pca": ("pca.png",),
+    "effort": (),
 }
 
 
