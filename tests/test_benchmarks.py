@@ -13,6 +13,7 @@ import torch
 
 from benchmarks import banana, fidelity, regression, snelson, uci
 from benchmarks.__main__ import COMMANDS, main, overview
+from benchmarks.arguments import RESULTS, folder, parser
 from benchmarks.datasets import Problem, classification
 from benchmarks.methods import methods
 from benchmarks.methods.method import Method, timed, tuned
@@ -181,6 +182,22 @@ def test_the_papers_training_is_a_variant_that_ends_at_other_weights(tmp_path: P
     written = [json.loads((tmp_path / name / "wine.json").read_text()) for name in ("uci", "uci_paper_training")]
     assert [one["setting"].get("training") for one in written] == [None, "paper"]
     assert written[0]["cells"]["MAP|0"]["nll"] != written[1]["cells"]["MAP|0"]["nll"]
+
+
+def test_a_table_has_the_methods_of_earlier_runs_too(tmp_path: Path) -> None:
+    for method in ("MAP", "LA GN Kron"):
+        banana.main(["--quick", "--out", str(tmp_path), "--methods", method])
+    lines = (tmp_path / "banana" / "banana.md").read_text().splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| MAP", "| LA GN Kron"]
+
+
+def test_results_of_made_data_and_of_a_quick_look_are_apart_from_the_tables() -> None:
+    made, real, quick = (
+        folder(parser("").parse_args(line))
+        for line in ([], ["--data", "somewhere"], ["--quick", "--data", "somewhere"])
+    )
+    assert len({made, real, quick}) == 3
+    assert real == RESULTS
 
 
 def test_the_papers_decay_on_a_hundred_rows_is_a_standard_normal_prior() -> None:
