@@ -15,10 +15,13 @@ from .tables import Figure, complete
 NAMED: dict[str, dict[str, Any]] = {  # in the legend, the others have numbers
     "MAP": {"color": BLACK, "marker": "X"},
     "Ensemble": {"color": GREEN, "marker": "v"},
+    "Ensemble, stopped early": {"color": GREEN, "marker": "v", "markerfacecolor": "white"},
+    "Ensemble, noise inferred": {"color": GREEN, "marker": "P"},
     "MILE": {"color": BLUE, "marker": "D"},
     "MetricBNN": {"color": VERMILLION, "marker": "o", "markersize": 7},
     "MetricBNN, tempered": {"color": VERMILLION, "marker": "o", "markerfacecolor": "white"},
-    "MetricBNN, effort 4": {"color": VERMILLION, "marker": "^"},
+    "MetricBNN, effort 1/4": {"color": VERMILLION, "marker": "<"},
+    "MetricBNN, effort 4": {"color": VERMILLION, "marker": ">"},
     "MetricBNN, 4 networks": {"color": VERMILLION, "marker": "s"},
     "MetricBNN, noise inferred": {"color": VERMILLION, "marker": "P"},
 }
@@ -67,7 +70,7 @@ def quality_against_time(quality: Table, seconds: Table, sets: Sequence[str], pa
             _log_seconds(axes)
         figure = next(iter(grid.values())).figure
         figure.legend(
-            named.values(), named, loc="outside upper center", ncols=len(named) or 1, frameon=False, fontsize=9
+            named.values(), named, loc="outside upper center", ncols=min(5, len(named)) or 1, frameon=False, fontsize=9
         )
         text = ", ".join(f"{number} {method}" for method, number in numbers.items())
         figure.supxlabel("\n".join(textwrap.wrap(text, 150)), fontsize=8, color=GREY)
