@@ -16,7 +16,7 @@ NAMED: dict[str, dict[str, Any]] = {  # in the legend, the others have numbers
     "MAP": {"color": BLACK, "marker": "X"},
     "Ensemble": {"color": GREEN, "marker": "v"},
     "Ensemble, stopped early": {"color": GREEN, "marker": "v", "markerfacecolor": "white"},
-    "Ensemble, noise inferred": {"color": GREEN, "marker": "P"},
+    "Ensemble, heteroscedastic": {"color": GREEN, "marker": "X"},
     "MILE": {"color": BLUE, "marker": "D"},
     "MetricBNN": {"color": VERMILLION, "marker": "o", "markersize": 7},
     "MetricBNN, tempered": {"color": VERMILLION, "marker": "o", "markerfacecolor": "white"},
@@ -24,6 +24,7 @@ NAMED: dict[str, dict[str, Any]] = {  # in the legend, the others have numbers
     "MetricBNN, effort 4": {"color": VERMILLION, "marker": ">"},
     "MetricBNN, 4 networks": {"color": VERMILLION, "marker": "s"},
     "MetricBNN, noise inferred": {"color": VERMILLION, "marker": "P"},
+    "MetricBNN, heteroscedastic": {"color": VERMILLION, "marker": "X"},
 }
 Column = Mapping[str, Figure | None]  # by method
 Table = Mapping[str, Column]  # by method, then set

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.functional import cross_entropy
 
-from pyro_metricbnn import BatchedPotential, Categorical, Gaussian, bayesianize
+from pyro_metricbnn import BatchedPotential, Categorical, Gaussian, HeteroscedasticGaussian, bayesianize
 from pyro_metricbnn.bayesianize import BayesianNetwork
 from pyro_metricbnn.likelihoods import Likelihood
 from pyro_metricbnn.predictive import Prediction
@@ -71,6 +71,13 @@ class Task:
     def with_noise_inferred(self) -> Task:
         """The same with the noise as a site of the model, whose prior has the task's as its median."""
         return replace(self, likelihood=Gaussian(dist.LogNormal(math.log(self.noise_variance) / 2, 1.0)))
+
+    def with_noise_output(self, part: float) -> Task:
+        """The same with networks of a second output, the noise's, that are trained for that part of the steps."""
+        likelihood = HeteroscedasticGaussian()
+        net = _network(self.problem, likelihood, self.hidden, self.activation)
+        num_steps = round(part * self.num_training_steps)
+        return replace(self, likelihood=likelihood, net=net, num_training_steps=num_steps)
 
     @cached_property
     def model(self) -> BayesianNetwork:
@@ -145,15 +152,11 @@ def paper_prior_scale(problem: Problem) -> float:
 
 
 def train_together(task: Task, nets: list[nn.Module]) -> list[dict[str, Tensor]]:
-    """The trained weights of networks that all descend at once, by Adam on the energy, with a falling rate; where the
-    noise is inferred, each with its own.
-    """
+    """The trained weights of networks that all descend at once, by Adam on the energy, with a falling rate."""
     num_steps = task.count(task.num_training_steps)
     potential = task.potential(num_steps)
     named = [dict(net.named_parameters()) for net in nets]
     values = {name: torch.stack([one[name].detach() for one in named]) for name in named[0]}
-    if isinstance(task.likelihood, Gaussian) and isinstance(task.likelihood.scale, dist.LogNormal):
-        values["scale"] = task.likelihood.scale.loc.exp().expand(len(nets))
     theta = potential.flatten(values)
     optimizer = torch.optim.Adam([theta], lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
@@ -179,5 +182,8 @@ def train_as_paper(task: Task) -> None:
 def _network(
     problem: Problem, likelihood: Likelihood, hidden: tuple[int, ...], activation: type[nn.Module]
 ) -> nn.Module:
-    num_outputs = int(problem.y.max()) + 1 if isinstance(likelihood, Categorical) else 1
+    if isinstance(likelihood, Categorical):
+        num_outputs = int(problem.y.max()) + 1
+    else:
+        num_outputs = 2 if isinstance(likelihood, HeteroscedasticGaussian) else 1
     return mlp(problem.x.shape[1], *hidden, num_outputs, activation=activation)
