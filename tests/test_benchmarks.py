@@ -206,6 +206,15 @@ def test_the_papers_decay_on_a_hundred_rows_is_a_standard_normal_prior() -> None
 
 
 @pytest.mark.slow
+def test_networks_that_learn_their_noise_predict_better_than_the_targets_spread(tmp_path: Path) -> None:
+    names = ["MetricBNN, noise inferred", "MetricBNN, heteroscedastic", "Ensemble, heteroscedastic"]
+    regression.main(["--quick", "--out", str(tmp_path), "--methods", *names])
+    cells = json.loads((tmp_path / "regression" / "diabetes.json").read_text())["cells"]
+    spread = 5.77  # the NLL of a normal with the mean and the deviation, 77, of all targets
+    assert [cells[f"{name}|0"]["nll"] < spread for name in names] == [True] * 3
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("experiment", "files"),
     [
