@@ -156,8 +156,7 @@ def train_together(task: Task, nets: list[nn.Module]) -> list[dict[str, Tensor]]
     num_steps = task.count(task.num_training_steps)
     potential = task.potential(num_steps)
     named = [dict(net.named_parameters()) for net in nets]
-    values = {name: torch.stack([one[name].detach() for one in named]) for name in named[0]}
-    theta = potential.flatten(values)
+    theta = potential.flatten({name: torch.stack([one[name].detach() for one in named]) for name in named[0]})
     optimizer = torch.optim.Adam([theta], lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
     for _ in range(num_steps):

@@ -7,7 +7,7 @@ Two layers of 32 ReLU units. The prior is that of the paper, whose decay of the 
 N(0, 100 / n) for n rows. Variants, each in a folder of its own: `--prior unit` takes N(0, 1), `--raw` features that are
 not standardised, `--training paper` a network that is trained as the paper's are (batches of 32, 1,000 epochs), which
 leaves it short of the MAP. `--sets` takes waveform5000, too. All methods start from the same trained network, but for
-those that train their own (ensemble, MILE). Each may try four settings on the validation rows of the first split.
+those that train their own (ensemble, MILE). Each may try a few settings on the validation rows of the first split.
 Writes a JSON file a set, `uci.md` with the tables and `uci.png`.
 """
 
