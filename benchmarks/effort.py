@@ -25,8 +25,8 @@ from torch.func import functional_call, vmap
 from tqdm import tqdm
 
 from pyro_metricbnn import Adam, Categorical, DriftRefineKernel, Gaussian, Steer, Trajectories, bayesianize
-from pyro_metricbnn.likelihoods import Likelihood
-from pyro_metricbnn.refiner import Refiner
+from pyro_metricbnn.model.likelihoods import Likelihood
+from pyro_metricbnn.refiners.refiner import Refiner
 
 from .arguments import folder, parser, share
 from .cold_start import networks, train_all

@@ -13,7 +13,7 @@ import pyro
 from tqdm import tqdm
 
 from pyro_metricbnn import calibration
-from pyro_metricbnn.calibration import ClassCalibration
+from pyro_metricbnn.diagnostics.calibration import ClassCalibration
 
 from .methods.method import Method, Run, timed, tuned
 from .results import Cell, Results, version

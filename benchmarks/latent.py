@@ -27,7 +27,7 @@ from torch.func import functional_call, vmap
 from tqdm import tqdm
 
 from pyro_metricbnn import Categorical, Gaussian, MetricBNN, bayesianize, predict
-from pyro_metricbnn.agreement import total_variation
+from pyro_metricbnn.diagnostics.agreement import total_variation
 
 from .arguments import folder, parser
 from .cold_start import networks, train_all

@@ -27,11 +27,11 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from pyro_metricbnn import Categorical, DriftRefineKernel, KernelMap, Steer, predict
-from pyro_metricbnn.autoencoder_map import AutoencoderMap
-from pyro_metricbnn.canvas import BLACK, BLUE, GREY, VERMILLION
-from pyro_metricbnn.posterior import MetricPosterior
-from pyro_metricbnn.pulling_back import Descent
-from pyro_metricbnn.trajectories import Trajectories
+from pyro_metricbnn.latent.autoencoder_map import AutoencoderMap
+from pyro_metricbnn.latent.posterior import MetricPosterior
+from pyro_metricbnn.plots.canvas import BLACK, BLUE, GREY, VERMILLION
+from pyro_metricbnn.refiners.pull_back import Descent
+from pyro_metricbnn.walk.trajectories import Trajectories
 
 from . import reference
 from .arguments import folder, parser, share

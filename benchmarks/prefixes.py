@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from pyro_metricbnn.trajectories import Trajectories
+from pyro_metricbnn.walk.trajectories import Trajectories
 
 
 def prefix(walk: Trajectories, num_particles: int, num_steps: int) -> Trajectories:

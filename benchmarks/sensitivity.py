@@ -36,12 +36,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyro_metricbnn import DriftRefineKernel, Gaussian, KernelMap, Steer, predict
-from pyro_metricbnn.autoencoder_map import AutoencoderMap
-from pyro_metricbnn.latent_map import LatentMap
-from pyro_metricbnn.posterior import MetricPosterior
-from pyro_metricbnn.pulling_back import Adam, Descent
-from pyro_metricbnn.refiner import Refiner
-from pyro_metricbnn.trajectories import Trajectories
+from pyro_metricbnn.latent.autoencoder_map import AutoencoderMap
+from pyro_metricbnn.latent.latent_map import LatentMap
+from pyro_metricbnn.latent.posterior import MetricPosterior
+from pyro_metricbnn.refiners.pull_back import Adam, Descent
+from pyro_metricbnn.refiners.refiner import Refiner
+from pyro_metricbnn.walk.trajectories import Trajectories
 
 from .arguments import folder, parser, share
 from .datasets import snelson

@@ -18,9 +18,9 @@ from torch.func import functional_call, vmap
 from torch.nn.functional import cross_entropy
 
 from pyro_metricbnn import BatchedPotential, Categorical, Gaussian, HeteroscedasticGaussian, bayesianize
-from pyro_metricbnn.bayesianize import BayesianNetwork
-from pyro_metricbnn.likelihoods import Likelihood
-from pyro_metricbnn.predictive import Prediction
+from pyro_metricbnn.model.likelihoods import Likelihood
+from pyro_metricbnn.model.network import BayesianNetwork
+from pyro_metricbnn.predictions.prediction import Prediction
 
 from .datasets import Problem
 from .networks import mlp

@@ -1,27 +1,27 @@
 """Post-hoc Bayesian neural networks for Pyro: walk the low-loss fiber around a MAP estimate."""
 
-from .agreement import agreement
-from .arviz_export import to_arviz
-from .autoencoder_map import AutoencoderMap
-from .bayesianize import bayesianize
-from .calibration import calibration
-from .comparison import compare
-from .diagnostics import health
-from .guide import AutoMetric
-from .importance import k_hat
+from .comparison.comparison import compare
+from .diagnostics.agreement import agreement
+from .diagnostics.calibration import calibration
+from .diagnostics.health import health
+from .diagnostics.importance import k_hat
+from .diagnostics.mixing import function_mixing
+from .energy.potential import BatchedPotential
 from .inference import MetricBNN
-from .kernel import DriftRefineKernel
-from .latent_map import KernelMap
-from .likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
-from .map_estimate import find_map
-from .mixing import function_mixing
-from .posterior import MetricPosterior, TrajectoryPosterior, gaussian_posterior
-from .potential import BatchedPotential
-from .predictive import predict
-from .pulling_back import Adam, Descent
-from .steering import Steer
+from .latent.autoencoder_map import AutoencoderMap
+from .latent.guide import AutoMetric
+from .latent.latent_map import KernelMap
+from .latent.posterior import MetricPosterior, TrajectoryPosterior, gaussian_posterior
+from .model.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
+from .model.network import bayesianize
+from .predictions.arviz_export import to_arviz
+from .predictions.prediction import predict
+from .refiners.pull_back import Adam, Descent
+from .refiners.steer import Steer
 from .temperature import choose_temperature
-from .trajectories import Trajectories
+from .walk.kernel import DriftRefineKernel
+from .walk.map_search import find_map
+from .walk.trajectories import Trajectories
 
 __all__ = [
     "Adam",

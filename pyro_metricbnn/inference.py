@@ -14,21 +14,21 @@ import torch
 from pyro.infer.mcmc.util import diagnostics, print_summary
 from torch import Tensor
 
-from .arguments import check_count, check_number, check_part, check_type, real_device
-from .arviz_export import to_arviz
-from .autoencoder_map import AutoencoderMap
-from .diagnostics import health
-from .guide import AutoMetric
-from .kernel import DriftRefineKernel
-from .latent_map import KernelMap, LatentMap
-from .posterior import MetricPosterior
-from .posterior_file import plain_arguments, saved_arguments, saved_map, saved_trajectories
-from .potential import BatchedPotential
-from .predictive import Prediction, predict
-from .pulling_back import Descent
-from .sites import Model
-from .storage import FilePath, read, write
-from .trajectories import Trajectories
+from .diagnostics.health import health
+from .energy.potential import BatchedPotential
+from .files.storage import FilePath, read, write
+from .latent.autoencoder_map import AutoencoderMap
+from .latent.guide import AutoMetric
+from .latent.latent_map import KernelMap, LatentMap
+from .latent.posterior import MetricPosterior
+from .latent.saved import plain_arguments, saved_arguments, saved_map, saved_trajectories
+from .model.sites import Model
+from .predictions.arviz_export import to_arviz
+from .predictions.prediction import Prediction, predict
+from .refiners.pull_back import Descent
+from .runtime.arguments import check_count, check_number, check_part, check_type, real_device
+from .walk.kernel import DriftRefineKernel
+from .walk.trajectories import Trajectories
 
 NUMBERS_A_BATCH = 2**24  # of a stream of draws: 64 MB in single precision
 

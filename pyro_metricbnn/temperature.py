@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .arguments import WrongTypeError, check_count, check_model, check_number
 from .inference import MetricBNN
-from .pointwise import Draws, Pointwise, find_layout
-from .sites import Model
+from .model.sites import Model
+from .predictions.pointwise import Draws, Pointwise, find_layout
+from .runtime.arguments import WrongTypeError, check_count, check_model, check_number
 
 
 @dataclass(frozen=True, kw_only=True)

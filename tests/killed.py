@@ -19,17 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pyro_metricbnn import (
-    Adam,
-    AutoencoderMap,
-    DriftRefineKernel,
-    Gaussian,
-    MetricBNN,
-    Trajectories,
-    bayesianize,
-    checkpoint,
-    walk,
-)
+from pyro_metricbnn import Adam, AutoencoderMap, DriftRefineKernel, Gaussian, MetricBNN, Trajectories, bayesianize
+from pyro_metricbnn.walk import checkpoint, loop
 
 X = torch.linspace(-2, 2, 12)[:, None]
 Y = torch.sin(2 * X)
@@ -124,13 +115,13 @@ def on_call(number: int, function: Callable[..., Any], act: Callable[[], Any]) -
 
 def saying_steps(to: int) -> None:
     """The walks of this process write a byte before each step."""
-    advance = walk._advance
+    advance = loop._advance
 
     def said(*args: Any) -> None:
         os.write(to, b".")
         advance(*args)
 
-    walk._advance = said  # type: ignore[assignment]
+    loop._advance = said  # type: ignore[assignment]
 
 
 def in_a_process(work: Callable[[int], object], meddle: Callable[[int, int], None] | None = None) -> int:

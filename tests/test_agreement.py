@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from pyro_metricbnn import Bernoulli, Categorical, Gaussian, Poisson, agreement
-from pyro_metricbnn.agreement import ClassAgreement, RealAgreement, total_variation, wasserstein
-from pyro_metricbnn.likelihoods import Likelihood
-from pyro_metricbnn.predictive import Prediction
+from pyro_metricbnn.diagnostics.agreement import ClassAgreement, RealAgreement, total_variation, wasserstein
+from pyro_metricbnn.model.likelihoods import Likelihood
+from pyro_metricbnn.predictions.prediction import Prediction
 
 
 def prediction_of(f: Tensor, likelihood: Likelihood) -> Prediction:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pyro_metricbnn import Adam, AutoencoderMap, Trajectories
-from pyro_metricbnn.latent_map import LatentMap
+from pyro_metricbnn.latent.latent_map import LatentMap
 
 from .test_latent_map import walk_with
 

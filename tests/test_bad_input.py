@@ -30,7 +30,7 @@ from pyro_metricbnn import (
     choose_temperature,
     find_map,
 )
-from pyro_metricbnn.minibatches import MinibatchPotential
+from pyro_metricbnn.energy.minibatches import MinibatchPotential
 from tests.wrong_calls import (
     INF,
     LABELS,

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from pyro_metricbnn import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson, calibration
-from pyro_metricbnn.calibration import ClassCalibration, RealCalibration, reliability
-from pyro_metricbnn.likelihoods import Likelihood
-from pyro_metricbnn.predictive import Prediction
+from pyro_metricbnn.diagnostics.calibration import ClassCalibration, RealCalibration, reliability
+from pyro_metricbnn.model.likelihoods import Likelihood
+from pyro_metricbnn.predictions.prediction import Prediction
 
 
 def prediction_of(f: Tensor, likelihood: Likelihood) -> Prediction:

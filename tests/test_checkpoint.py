@@ -29,11 +29,10 @@ from pyro_metricbnn import (
     Steer,
     Trajectories,
     bayesianize,
-    checkpoint,
-    map_estimate,
-    storage,
 )
-from pyro_metricbnn.checkpoint import fingerprint
+from pyro_metricbnn.files import storage
+from pyro_metricbnn.walk import checkpoint, map_search
+from pyro_metricbnn.walk.checkpoint import fingerprint
 
 ROOT = Path(__file__).parent.parent
 X = torch.linspace(-2, 2, 12)[:, None]
@@ -124,7 +123,7 @@ def stop() -> None:
 
 @pytest.fixture(autouse=True)
 def _short_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(map_estimate, "BATCH_STEPS", 8)
+    monkeypatch.setattr(map_search, "BATCH_STEPS", 8)
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:the MAP search did not converge")
@@ -247,7 +246,7 @@ def test_a_compiled_walk_that_was_stopped_goes_on_to_the_same_bits(
 
 def kill_for_real(folder: str) -> None:
     """Start each walk in a process of its own, which the system kills: one in the middle of a write."""
-    map_estimate.BATCH_STEPS = 8
+    map_search.BATCH_STEPS = 8
 
     def kill_me(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -343,7 +342,7 @@ def test_a_checkpoint_that_makes_no_sense_is_refused(part: str, path: Path) -> N
 def test_a_place_that_cannot_be_written_is_refused_before_the_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyro_metricbnn.kernel.find_map", None)
+    monkeypatch.setattr("pyro_metricbnn.walk.kernel.find_map", None)
     with pytest.raises(FileNotFoundError, match="make it first"):
         walk("steer", tmp_path / "no" / "walk.pt")
     with pytest.raises(ValueError, match="is a folder"):

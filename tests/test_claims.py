@@ -25,7 +25,7 @@ from pyro_metricbnn import (
     bayesianize,
     predict,
 )
-from pyro_metricbnn.refiner import Refiner
+from pyro_metricbnn.refiners.refiner import Refiner
 
 pytestmark = pytest.mark.slow
 NOISE = 0.3

@@ -33,13 +33,13 @@ from pyro_metricbnn import (
     predict,
     to_arviz,
 )
-from pyro_metricbnn.calibration import ClassCalibration, RealCalibration
-from pyro_metricbnn.columns import COLUMNS, Heading, Score
-from pyro_metricbnn.comparison import Comparison
-from pyro_metricbnn.evidence import leave_one_out
-from pyro_metricbnn.likelihoods import Likelihood
-from pyro_metricbnn.mixing import ess, r_hat
-from pyro_metricbnn.predictive import Prediction
+from pyro_metricbnn.comparison.columns import COLUMNS, Heading, Score
+from pyro_metricbnn.comparison.comparison import Comparison
+from pyro_metricbnn.comparison.evidence import leave_one_out
+from pyro_metricbnn.diagnostics.calibration import ClassCalibration, RealCalibration
+from pyro_metricbnn.diagnostics.mixing import ess, r_hat
+from pyro_metricbnn.model.likelihoods import Likelihood
+from pyro_metricbnn.predictions.prediction import Prediction
 
 from .runs import GROUPS, X, Y, hierarchical, regression
 
@@ -399,7 +399,7 @@ def test_bad_input_is_refused_before_long_work(case: str, metric: MetricBNN, mon
         raise AssertionError("long work has started")
 
     call, said = BAD[case]
-    monkeypatch.setattr("pyro_metricbnn.comparison.gather", long_work)
+    monkeypatch.setattr("pyro_metricbnn.comparison.comparison.gather", long_work)
     with pytest.raises(ValueError, match=said):
         call(regression(), noisy(metric))
 

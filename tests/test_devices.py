@@ -35,10 +35,10 @@ from pyro_metricbnn import (
     health,
     k_hat,
 )
-from pyro_metricbnn.calibration import ClassCalibration
-from pyro_metricbnn.latent_map import LatentMap
-from pyro_metricbnn.likelihoods import Likelihood
-from pyro_metricbnn.refiner import Refiner
+from pyro_metricbnn.diagnostics.calibration import ClassCalibration
+from pyro_metricbnn.latent.latent_map import LatentMap
+from pyro_metricbnn.model.likelihoods import Likelihood
+from pyro_metricbnn.refiners.refiner import Refiner
 
 LIKELIHOODS: list[tuple[Likelihood, int]] = [
     (Gaussian(0.3), 1),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pyro_metricbnn import MetricBNN, Trajectories, health
-from pyro_metricbnn.diagnostics import Health
+from pyro_metricbnn.diagnostics.health import Health
 
 from .runs import hierarchical
 

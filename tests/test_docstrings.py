@@ -14,9 +14,11 @@ from torch import nn
 
 import pyro_metricbnn
 from pyro_metricbnn import plots
-from pyro_metricbnn.plane import Plane
+from pyro_metricbnn.plots.plane import Plane
 
-MODULES = [module.name for module in pkgutil.iter_modules(pyro_metricbnn.__path__)]
+MODULES = [
+    module.name for module in pkgutil.walk_packages(pyro_metricbnn.__path__, "pyro_metricbnn.") if not module.ispkg
+]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_a_module_print_what_they_say(name: str, names: dict[str, Any]) -> None:
-    module = importlib.import_module(f"pyro_metricbnn.{name}")
+    module = importlib.import_module(name)
     assert not doctest.testmod(module, extraglobs=names, verbose=False).failed
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from pyro_metricbnn import BatchedPotential, find_map, k_hat
-from pyro_metricbnn.evidence import leave_one_out
-from pyro_metricbnn.pointwise import Pointwise, find_layout
+from pyro_metricbnn.comparison.evidence import leave_one_out
+from pyro_metricbnn.predictions.pointwise import Pointwise, find_layout
 
 NUM_ROWS, NUM_COLUMNS, NOISE, PRIOR = 25, 3, 0.7, 2.0
 GENERATOR = torch.Generator().manual_seed(5)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from pyro_metricbnn import MetricBNN, Trajectories, storage
-from pyro_metricbnn.claim import claimed
+from pyro_metricbnn import MetricBNN, Trajectories
+from pyro_metricbnn.files import storage
+from pyro_metricbnn.files.lock import claimed
 
 from .killed import KINDS, arguments, draws, kernel, network, walked
 
@@ -103,7 +104,7 @@ def test_a_checkpoint_that_failed_is_tried_again_at_the_next_turn(
         write(target, kind, content)
         steps.append(content["step"])
 
-    monkeypatch.setattr("pyro_metricbnn.checkpoint.write", noted)
+    monkeypatch.setattr("pyro_metricbnn.walk.checkpoint.write", noted)
     monkeypatch.setattr(storage, "open", full(lambda number: number in (1, 4, 5)), raising=False)
     with pytest.warns(UserWarning, match="will be tried again"):
         walked("full", path)
@@ -150,7 +151,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_the_walk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
-    monkeypatch.setattr("pyro_metricbnn.kernel.leave", None)
+    monkeypatch.setattr("pyro_metricbnn.walk.kernel.leave", None)
     with pytest.raises(PermissionError, match="cannot be written to: choose another place"):
         walked("full", tmp_path / "walk.pt")
 
@@ -180,7 +181,7 @@ def test_where_files_cannot_be_locked_nothing_is_claimed(tmp_path: Path, monkeyp
     def unsupported(*_: Any) -> None:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr("pyro_metricbnn.claim.fcntl.lockf", unsupported)
+    monkeypatch.setattr("pyro_metricbnn.files.lock.fcntl.lockf", unsupported)
     left = tmp_path / ".walk.pt.0a1b2c3d.tmp"
     left.touch()
     with claimed(tmp_path / "walk.pt"):

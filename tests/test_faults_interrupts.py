@@ -17,9 +17,11 @@ from pyro.infer import MCMC
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from pyro_metricbnn import AutoencoderMap, KernelMap, MetricBNN, Trajectories, find_map, health, map_estimate, storage
-from pyro_metricbnn.potential import BatchedPotential
-from pyro_metricbnn.trajectories import Recorder
+from pyro_metricbnn import AutoencoderMap, KernelMap, MetricBNN, Trajectories, find_map, health
+from pyro_metricbnn.energy.potential import BatchedPotential
+from pyro_metricbnn.files import storage
+from pyro_metricbnn.walk import map_search
+from pyro_metricbnn.walk.trajectories import Recorder
 
 from .killed import INTERRUPTIONS, KINDS, NUM_STEPS, X, Y, arguments, folder_of, kernel, network, walked
 
@@ -175,7 +177,7 @@ def test_in_the_search_it_goes_through() -> None:
 
 
 def test_in_a_run_that_searches_it_goes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(map_estimate, "BATCH_STEPS", 8)
+    monkeypatch.setattr(map_search, "BATCH_STEPS", 8)
     metric = MetricBNN(network(Fuse(9)), num_particles=3)
     with pytest.raises(KeyboardInterrupt):
         metric.run(X, Y, checkpoint=tmp_path / "walk.pt", progress=False)

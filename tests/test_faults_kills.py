@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pyro_metricbnn import MetricBNN, Trajectories, storage
+from pyro_metricbnn import MetricBNN, Trajectories
+from pyro_metricbnn.files import storage
 
 from .killed import EPOCHS, KILLS, KINDS, MOMENTS, WRITES, draws, fitted, folder_of, network, walked
 

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pyro_metricbnn import BatchedPotential, DriftRefineKernel, Gaussian, Steer, bayesianize, graphs, predict, to_arviz
-from pyro_metricbnn.memory import NotEnoughMemory, is_out_of_memory, with_less_at_once
-from pyro_metricbnn.minibatches import Minibatches, MinibatchPotential
-from pyro_metricbnn.pointwise import Pointwise, find_layout
+from pyro_metricbnn import BatchedPotential, DriftRefineKernel, Gaussian, Steer, bayesianize, predict, to_arviz
+from pyro_metricbnn.energy import execution
+from pyro_metricbnn.energy.minibatches import Minibatches, MinibatchPotential
+from pyro_metricbnn.predictions.pointwise import Pointwise, find_layout
+from pyro_metricbnn.runtime.out_of_memory import NotEnoughMemory, is_out_of_memory, with_less_at_once
 
 ROOT = Path(__file__).parent.parent
 X = torch.linspace(-2, 2, 40)[:, None]
@@ -167,7 +168,7 @@ def test_memory_that_is_short_while_compiling_is_not_taken_for_a_missing_compile
     monkeypatch.setattr(torch, "compile", lambda *_, **__: no_room)
     failures: list[Exception] = []
     with pytest.raises(torch.OutOfMemoryError):
-        graphs.compiled(no_room, (), no_room, failures)
+        execution.compiled(no_room, (), no_room, failures)
     assert failures == []
 
 
@@ -181,7 +182,7 @@ def test_a_compiled_step_that_does_not_fit_goes_on_with_compiled_halves(monkeypa
         return fn
 
     sizes: list[int] = []
-    monkeypatch.setattr(graphs, "compiled", compiled)
+    monkeypatch.setattr(execution, "compiled", compiled)
     expected = step(potential("compile").using(chunk_size=5).value_and_grad, THETA, 0.1)
     sizes.clear()
     inside = potential("compile").inside(step)

@@ -11,10 +11,11 @@ from torch import Tensor, fx
 from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pyro_metricbnn import BatchedPotential, graphs
-from pyro_metricbnn.graphs import BatchedFunction, Execution
-from pyro_metricbnn.handlers import Unvalidated
-from pyro_metricbnn.records import fitting_a_cache, record, tidy, worth_compiling
+from pyro_metricbnn import BatchedPotential
+from pyro_metricbnn.energy import execution
+from pyro_metricbnn.energy.execution import BatchedFunction, Execution
+from pyro_metricbnn.energy.handlers import Unvalidated
+from pyro_metricbnn.energy.tracing import fitting_a_cache, record, tidy, worth_compiling
 from tests.models import CASES, noise
 
 Outputs = tuple[Tensor, ...]
@@ -169,15 +170,15 @@ def run_of(calls: int, theta: Tensor, **execution: Any) -> Counted:
 
 
 def test_auto_mode_does_not_trace_for_a_few_expected_calls() -> None:
-    assert run_of(5, torch.zeros(3, 2), expected_calls=graphs.CALLS_WORTH_A_TRACE - 1).runs == 5
+    assert run_of(5, torch.zeros(3, 2), expected_calls=execution.CALLS_WORTH_A_TRACE - 1).runs == 5
 
 
 def test_auto_mode_traces_at_once_when_many_calls_are_expected() -> None:
-    assert run_of(5, torch.zeros(3, 2), expected_calls=graphs.CALLS_WORTH_A_TRACE).runs == 1
+    assert run_of(5, torch.zeros(3, 2), expected_calls=execution.CALLS_WORTH_A_TRACE).runs == 1
 
 
 def test_auto_mode_traces_when_unexpected_calls_have_become_many() -> None:
-    assert run_of(graphs.CALLS_WORTH_A_TRACE + 20, torch.zeros(3, 2)).runs == graphs.CALLS_WORTH_A_TRACE
+    assert run_of(execution.CALLS_WORTH_A_TRACE + 20, torch.zeros(3, 2)).runs == execution.CALLS_WORTH_A_TRACE
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoNormal
 from torch import Tensor
 
 from pyro_metricbnn import MetricBNN, k_hat
-from pyro_metricbnn.importance import pareto_k
+from pyro_metricbnn.diagnostics.importance import pareto_k
 
 from .runs import GROUPS, X, Y, hierarchical
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_metricbnn import Adam, DriftRefineKernel, Gaussian, Steer, Trajectories, bayesianize
-from pyro_metricbnn.latent_map import KernelMap
+from pyro_metricbnn.latent.latent_map import KernelMap
 
 X = torch.linspace(-2, 2, 40)[:, None]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pyro_metricbnn import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
-from pyro_metricbnn.likelihoods import Likelihood
+from pyro_metricbnn.model.likelihoods import Likelihood
 from tests.models import noise, real
 
 F1, F3, F2x2 = noise(6, 1), noise(6, 3), noise(6, 2, 2)  # outputs of networks for six inputs

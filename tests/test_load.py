@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from benchmarks import load
-from pyro_metricbnn import DriftRefineKernel, KernelMap, MetricBNN, Steer, latent_map
-from pyro_metricbnn.trajectories import Trajectories
+from pyro_metricbnn import DriftRefineKernel, KernelMap, MetricBNN, Steer
+from pyro_metricbnn.latent import latent_map
+from pyro_metricbnn.walk.trajectories import Trajectories
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 CONSTANT = 16  # numbers in single precision for each of N D; 12 measured at D = 1,000,000 and 10,000,000
@@ -98,7 +99,7 @@ def test_without_compiling_means_in_the_search_too(monkeypatch: pytest.MonkeyPat
         raise AssertionError("something was compiled")
 
     monkeypatch.setattr(torch, "compile", refuse)
-    monkeypatch.setattr("pyro_metricbnn.graphs.worth_compiling", lambda graph, calls: True)
+    monkeypatch.setattr("pyro_metricbnn.energy.execution.worth_compiling", lambda graph, calls: True)
     torch.manual_seed(0)
     model, x, y = load.wide(1_000)
     kernel = DriftRefineKernel(model, refiner=Steer(path=0.1), num_steps=1, compile=False)

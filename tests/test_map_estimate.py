@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from pyro_metricbnn import BatchedPotential, Gaussian, bayesianize, find_map
-from pyro_metricbnn.map_estimate import MapEstimate
-from pyro_metricbnn.minibatches import MinibatchPotential
+from pyro_metricbnn.energy.minibatches import MinibatchPotential
+from pyro_metricbnn.walk.map_search import MapEstimate
 from tests.models import (
     CASES,
     ONE,

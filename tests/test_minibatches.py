@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from pyro_metricbnn import BatchedPotential, Gaussian, bayesianize
-from pyro_metricbnn.minibatches import Minibatches, MinibatchPotential
+from pyro_metricbnn.energy.minibatches import Minibatches, MinibatchPotential
 from tests.energies import (
     assert_equal,
     particles,

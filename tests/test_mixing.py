@@ -7,8 +7,8 @@ from pyro.infer import MCMC
 from torch import Tensor, nn
 
 from pyro_metricbnn import Categorical, DriftRefineKernel, Gaussian, MetricBNN, Steer, bayesianize, function_mixing
-from pyro_metricbnn.bayesianize import BayesianNetwork
-from pyro_metricbnn.mixing import ess, r_hat, rank_normalized
+from pyro_metricbnn.diagnostics.mixing import ess, r_hat, rank_normalized
+from pyro_metricbnn.model.network import BayesianNetwork
 
 from .runs import X, Y, regression
 

@@ -29,9 +29,9 @@ from pyro_metricbnn import (
     plots,
     predict,
 )
-from pyro_metricbnn.likelihoods import Likelihood
-from pyro_metricbnn.plane import Plane
-from pyro_metricbnn.predictive import Prediction
+from pyro_metricbnn.model.likelihoods import Likelihood
+from pyro_metricbnn.plots.plane import Plane
+from pyro_metricbnn.predictions.prediction import Prediction
 
 from .runs import X, Y
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from pyro_metricbnn import Adam
-from pyro_metricbnn.latent_map import KernelMap, LatentMap
-from pyro_metricbnn.posterior import MetricPosterior, TrajectoryPosterior, gaussian_posterior
-from pyro_metricbnn.trajectories import Trajectories
+from pyro_metricbnn.latent.latent_map import KernelMap, LatentMap
+from pyro_metricbnn.latent.posterior import MetricPosterior, TrajectoryPosterior, gaussian_posterior
+from pyro_metricbnn.walk.trajectories import Trajectories
 
 from .test_latent_map import walk_with
 

@@ -18,7 +18,7 @@ from pyro_metricbnn import (
     bayesianize,
     predict,
 )
-from pyro_metricbnn.likelihoods import Likelihood
+from pyro_metricbnn.model.likelihoods import Likelihood
 
 from .runs import X, Y
 

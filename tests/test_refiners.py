@@ -13,10 +13,11 @@ from pyro.infer import MCMC, NUTS
 from pyro.ops.stats import effective_sample_size
 from torch import Tensor
 
-from pyro_metricbnn import Adam, BatchedPotential, Descent, DriftRefineKernel, Steer, steering
-from pyro_metricbnn.particles import Ground, Particles, start
-from pyro_metricbnn.refiner import Refiner
-from pyro_metricbnn.steering import steered_step, turn
+from pyro_metricbnn import Adam, BatchedPotential, Descent, DriftRefineKernel, Steer
+from pyro_metricbnn.refiners import steer
+from pyro_metricbnn.refiners.refiner import Refiner
+from pyro_metricbnn.refiners.state import Ground, Particles, start
+from pyro_metricbnn.refiners.steer import steered_step, turn
 from tests.targets import SCHOOLS_SIGMA, SCHOOLS_Y, eight_schools, gaussian, ill_conditioned_covariance, linear_gaussian
 
 
@@ -300,7 +301,7 @@ def test_a_step_that_throws_particles_off_is_walked_again_with_smaller_ones(
 ) -> None:
     again, error = Steer().advance(*leaving)
     assert Steer()._heat(*leaving, error) <= 1
-    monkeypatch.setattr(steering, "MOST_RETRIES", 0)
+    monkeypatch.setattr(steer, "MOST_RETRIES", 0)
     once, error = Steer().advance(*leaving)
     assert Steer()._heat(*leaving, error) > 10
     assert again.step_size < once.step_size / 2

@@ -18,8 +18,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from pyro_metricbnn import Categorical, DriftRefineKernel, Gaussian, MetricBNN, bayesianize, compare
-from pyro_metricbnn.comparison import Comparison
-from pyro_metricbnn.report_pictures import MAX_COORDINATES
+from pyro_metricbnn.comparison.comparison import Comparison
+from pyro_metricbnn.comparison.pictures import MAX_COORDINATES
 
 from .runs import GROUPS, X, Y, hierarchical
 from .test_comparison import group_draws, noisy

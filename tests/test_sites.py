@@ -12,7 +12,7 @@ from pyro import poutine
 from pyro.infer.reparam import LocScaleReparam
 from torch import Tensor
 
-from pyro_metricbnn.sites import Sites, find_sites
+from pyro_metricbnn.model.sites import Sites, find_sites
 from tests.models import (
     ONE,
     SCHOOLS,

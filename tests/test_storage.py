@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from pyro_metricbnn import AutoencoderMap, DriftRefineKernel, Gaussian, KernelMap, MetricBNN, Steer, bayesianize
-from pyro_metricbnn.latent_map import LatentMap
-from pyro_metricbnn.storage import Content, plain, read, write
-from pyro_metricbnn.trajectories import Trajectories
+from pyro_metricbnn.files.storage import Content, plain, read, write
+from pyro_metricbnn.latent.latent_map import LatentMap
+from pyro_metricbnn.walk.trajectories import Trajectories
 
 X = torch.linspace(-2, 2, 12)[:, None]
 Y = torch.sin(2 * X)

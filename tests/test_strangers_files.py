@@ -22,7 +22,7 @@ import pytest
 import torch
 from torch import nn
 
-from pyro_metricbnn.storage import read, write
+from pyro_metricbnn.files.storage import read, write
 from tests.mutations import OPEN, document, places, replaced, rewritten, saved, sound, trial
 
 ROOT = Path(__file__).parent.parent
@@ -274,7 +274,7 @@ def compressed(target: io.BytesIO) -> None:
 
 MEASURE = """
 import resource, sys
-from pyro_metricbnn.storage import read
+from pyro_metricbnn.files.storage import read
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for path in sys.argv[1:]:
     try:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from pyro_metricbnn import Adam, BatchedPotential, Descent, Gaussian, Steer, bayesianize
-from pyro_metricbnn.particles import Ground, Particles, start
-from pyro_metricbnn.refiner import Refiner
+from pyro_metricbnn.refiners.refiner import Refiner
+from pyro_metricbnn.refiners.state import Ground, Particles, start
 
 X = torch.linspace(-2, 2, 30, dtype=torch.float64)[:, None]
 Y = torch.sin(2 * X)

@@ -23,9 +23,9 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from pyro_metricbnn import BatchedPotential, DriftRefineKernel, MetricBNN, Steer, predict
-from pyro_metricbnn.handlers import Unvalidated
-from pyro_metricbnn.minibatches import MinibatchPotential
-from pyro_metricbnn.turns import in_turn
+from pyro_metricbnn.energy.handlers import Unvalidated
+from pyro_metricbnn.energy.minibatches import MinibatchPotential
+from pyro_metricbnn.runtime.threads import in_turn
 
 from .models import normal_mean, real
 from .runs import GROUPS, X, Y, hierarchical, regression

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pyro_metricbnn import BatchedPotential, Gaussian, bayesianize
-from pyro_metricbnn.units import PriorUnits, prior_units
+from pyro_metricbnn.energy.prior_units import PriorUnits, prior_units
 from tests.models import (
     CASES,
     ONE,

@@ -44,7 +44,7 @@ from pyro_metricbnn import (
     predict,
     to_arviz,
 )
-from pyro_metricbnn.minibatches import MinibatchPotential
+from pyro_metricbnn.energy.minibatches import MinibatchPotential
 
 SECONDS = 1.0  # of this process: what else runs on the machine does not count
 X = torch.linspace(-2, 2, 12)[:, None]
@@ -266,7 +266,11 @@ def assert_refused(wrong: Wrong, monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         load()
-        for place in ("steering.Steer.walk", "pulling_back._PullBack.advance", "autoencoder_map.AutoencoderMap._train"):
+        for place in (
+            "refiners.steer.Steer.walk",
+            "refiners.pull_back._PullBack.advance",
+            "latent.autoencoder_map.AutoencoderMap._train",
+        ):
             monkeypatch.setattr(f"pyro_metricbnn.{place}", lambda *_, place=place: begun.append(place))
         start = time.process_time()
         with pytest.raises(wrong.error, match=f"(?s){wrong.said}"):

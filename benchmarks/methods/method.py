@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pyro_metricbnn.predictive import Prediction
+from pyro_metricbnn.predictions.prediction import Prediction
 
 from ..task import Task
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from pyro_metricbnn import Categorical, MetricBNN, predict
-from pyro_metricbnn.autoencoder_map import AutoencoderMap
+from pyro_metricbnn.latent.autoencoder_map import AutoencoderMap
 
 from ..task import Task, paper_prior_scale, train_together
 from .method import NUM_DRAWS, Method, Predictor

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_metricbnn import Categorical, Gaussian, HeteroscedasticGaussian
-from pyro_metricbnn.predictive import Prediction
+from pyro_metricbnn.predictions.prediction import Prediction
 
 from ..task import Task
 from .method import Method, Predictor

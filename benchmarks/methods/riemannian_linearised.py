@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_metricbnn.handlers import Unvalidated
+from pyro_metricbnn.energy.handlers import Unvalidated
 
 from ..task import Task
 from .laplace import gaussian, quiet

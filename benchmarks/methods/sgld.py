@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pyro_metricbnn import BatchedPotential
-from pyro_metricbnn.minibatches import Minibatches, MinibatchPotential
+from pyro_metricbnn.energy.minibatches import Minibatches, MinibatchPotential
 
 from ..differentiable import differentiable
 from ..task import Task

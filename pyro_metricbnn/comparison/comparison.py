@@ -1,0 +1,214 @@
+"""Posteriors of one model beside each other: a table, and a report with pictures.
+
+In: a model, posteriors of any kind and data.  Out: `Comparison`.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from ..files.storage import FilePath, write_whole
+from ..model.sites import Model
+from ..runtime.arguments import check_count, check_mapping, check_model, check_type
+from .columns import Score
+from .contenders import check_sites, draw, named
+from .evidence import gather
+from .panels import Section
+from .pictures import draw_sections
+from .report import fragment, page
+from .scores import score
+from .task import Task, set_task
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+PACKAGES = ("pyro_metricbnn", "torch", "pyro-ppl", "arviz")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Comparison:
+    """What `compare` found; printed, it is the table, in a notebook the whole report.
+
+    Args:
+        scores: The figures, with what each says.
+        posteriors: What each posterior is, by name.
+        reference: The posterior that the others are compared with.
+        warnings: What is wrong with each, by name.
+        facts: The model, the data, versions and the date.
+        sections: The pictures.
+    """
+
+    scores: tuple[Score, ...]
+    posteriors: Mapping[str, str]
+    reference: str | None
+    warnings: Mapping[str, tuple[str, ...]]
+    facts: Mapping[str, str]
+    sections: tuple[Section, ...] = field(repr=False)
+
+    @property
+    def title(self) -> str:
+        """Of the report."""
+        return f"Posteriors of {self.facts['model']}"
+
+    @property
+    def table(self) -> DataFrame:
+        """A row for each posterior, a column for each figure; NaN where a posterior has none."""
+        import pandas
+
+        frame = pandas.DataFrame(
+            {one.column.key: dict(one.figures) for one in self.scores}, index=list(self.posteriors)
+        )
+        return frame.rename_axis("posterior")
+
+    def __str__(self) -> str:
+        shown = {one.column.key: [one.text(name) for name in self.posteriors] for one in self.scores}
+        lines = _aligned({"": list(self.posteriors), **shown})
+        said = [f"WARNING: {name}: {text}" for name, texts in self.warnings.items() for text in texts]
+        return "\n".join([*lines, *said])
+
+    def _repr_html_(self) -> str:
+        return fragment(self.title, self.facts, self.posteriors, self.scores, self.warnings, self.sections)
+
+    def save_report(self, path: FilePath) -> None:
+        """Write the report as one HTML file, which opens without a network.
+
+        A file that is there is replaced when the new one is whole.
+
+        Example:
+            >>> compare(model, {"walk": walk}, x, y, pictures=False).save_report(folder / "report.html")
+        """
+        document = page(self.title, self._repr_html_()).encode()
+        write_whole(path, lambda file: file.write(document))
+
+
+def _aligned(columns: Mapping[str, Sequence[str]]) -> list[str]:
+    """Lines of a table, the first column to the left and the others to the right."""
+    padded = []
+    for title, cells in columns.items():
+        width = max(len(title), *(len(cell) for cell in cells))
+        padded.append([cell.rjust(width) if title else cell.ljust(width) for cell in (title, *cells)])
+    return ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
+
+
+def compare(
+    model: Model,
+    posteriors: Mapping[str, Any] | Sequence[Any],
+    *args: Any,
+    x_test: Any = None,
+    y_test: Tensor | None = None,
+    reference: str | None = None,
+    num_samples: int = 1000,
+    seconds: Mapping[str, float] | None = None,
+    pictures: bool = True,
+    chunk_size: int | None = None,
+    **kwargs: Any,
+) -> Comparison:
+    """Posteriors of one model in one table, and a report with pictures that opens without a network.
+
+    All are asked the same: how well they predict (networks), leave-one-out scores from exact log-likelihoods (all
+    models), how near they are to a reference, and how well their chains mix. What has no meaning for a model is left
+    out.
+
+    Args:
+        model: The Pyro model.
+        posteriors: By name, or in a list, then named after what they are: a `MetricBNN` or Pyro's `MCMC` after `run`, a
+            guide, Trajectories, or samples by site.
+        *args: The model's arguments, observations included; by default those of the first run among the posteriors.
+        x_test: New inputs of a network to judge predictions at; without them it is judged on its data.
+        y_test: What was observed there.
+        reference: The name of the posterior to compare the others with, such as a long run of NUTS.
+        num_samples: Draws of each posterior; of one that has more, so many evenly taken, of one that has fewer, all.
+        seconds: What each posterior took, by name, for the table.
+        pictures: Whether to draw the report's pictures; they need matplotlib.
+        chunk_size: At most this many rows of x at once, for when memory is short.
+        **kwargs: The model's keyword arguments.
+
+    Raises:
+        ValueError: A posterior has no draws yet or is of another model, a name is unknown, data are missing; all before
+            long work starts.
+
+    Example:
+        >>> posteriors = {"walk": walk, "half of it": walk.thinned(2)}
+        >>> result = compare(model, posteriors, x, y, reference="walk", pictures=False)
+        >>> result.table[["train_nll", "elpd_loo", "wasserstein"]].shape
+        (2, 3)
+        >>> result.save_report(folder / "report.html")
+    """
+    check_model(model)
+    check_count("num_samples", num_samples, "a posterior has a spread. Take 1000.", least=2)
+    sources = named(posteriors, model)
+    if seconds is not None:
+        check_mapping("seconds", seconds, "what each posterior took")
+    seconds = dict(seconds or {})
+    _check_names(sources, reference, seconds)
+    if pictures:
+        _check_matplotlib()
+    task = set_task(model, sources, (args, kwargs), (x_test, y_test), chunk_size)
+    check_sites(task, sources)
+    contenders = [draw(task, name, source, num_samples) for name, source in sources.items()]
+    evidence = [gather(task, contender) for contender in contenders]
+    return Comparison(
+        scores=score(task, evidence, reference, seconds),
+        posteriors={one.name: one.description for one in contenders},
+        reference=reference,
+        warnings={one.contender.name: one.warnings for one in evidence},
+        facts=_facts(task),
+        sections=draw_sections(task, evidence) if pictures else (),
+    )
+
+
+def _check_names(sources: Mapping[str, Any], reference: str | None, seconds: Mapping[str, float]) -> None:
+    has = ", ".join(map(repr, sources))
+    if reference is not None and reference not in sources:
+        raise ValueError(f"the reference {reference!r} is none of the posteriors: they are {has}. Name one of them.")
+    for name, value in seconds.items():
+        if name not in sources:
+            raise ValueError(f"seconds has {name!r}, which is none of the posteriors: they are {has}.")
+        check_type(f"the seconds of {name!r}", value, (int, float), "a number")
+        if not 0 <= value < math.inf:
+            raise ValueError(f"the seconds of {name!r} must be a finite number that is not negative, got {value}.")
+
+
+def _check_matplotlib() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "the report's pictures need matplotlib, which is not installed: run pip install 'pyro_metricbnn[plots]', "
+            "or pass pictures=False."
+        ) from error
+
+
+def _facts(task: Task) -> dict[str, str]:
+    """The model, the data, versions and the date, in words."""
+    layout, model = task.layout, task.model
+    what = getattr(model, "__name__", type(model).__name__)
+    if task.is_network:
+        what = f"{type(model.net).__name__} with {model.likelihood!r}"  # type: ignore[attr-defined]
+    sizes = [f"{name} {tuple(shape.size)}" if shape.size else name for name, shape in layout.latent.items()]
+    total = sum(shape.size.numel() for shape in layout.latent.values())
+    facts = {
+        "model": what,
+        "latent sites": f"{total} coordinates: {', '.join(sizes[:12])}{', …' if len(sizes) > 12 else ''}",
+        "data": ", ".join(f"{name} {tuple(value.shape)}" for name, value in layout.values.items()) or "none observed",
+    }
+    if task.has_test and task.y_judged is not None:
+        facts["test data"] = f"{len(task.y_judged)} rows"
+    facts["versions"] = ", ".join([f"Python {platform.python_version()}", *(_version(name) for name in PACKAGES)])
+    facts["date"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return facts
+
+
+def _version(package: str) -> str:
+    try:
+        return f"{package} {metadata.version(package)}"
+    except metadata.PackageNotFoundError:
+        return f"{package} (not installed)"

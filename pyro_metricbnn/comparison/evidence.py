@@ -1,0 +1,170 @@
+"""What can be said of each posterior that is compared: predictions, leave-one-out, mixing, health.
+
+In: a `Task` and a `Contender`.  Out: its `Evidence`, from which the table and the pictures are made.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..diagnostics.calibration import ClassCalibration, RealCalibration, calibration
+from ..diagnostics.health import WEIGHTS_MAY_DIFFER, health
+from ..diagnostics.mixing import ess, function_mixing, r_hat
+from ..inference import MetricBNN
+from ..predictions.pointwise import Draws, Pointwise
+from ..predictions.prediction import Prediction
+from ..walk.trajectories import Trajectories
+from .contenders import Contender
+from .task import Task
+
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+MIN_LOO_DRAWS = 25  # that differ: with fewer there is no tail to smooth
+MAX_K = 0.7  # above it the estimate of a left-out point cannot be trusted (Vehtari et al., 2024)
+MAX_R_HAT = 1.05
+MAX_INPUTS = 200  # at which functions are asked whether their chains agree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What was found out about one posterior; NaN or None where a figure has no meaning.
+
+    Args:
+        contender: The posterior.
+        prediction: Of a network, where it is judged.
+        calibration: How good that is.
+        elpd: Leave-one-out log predictive density of each observation (n,).
+        pareto_k: How far each of them can be trusted (n,).
+        r_hat: The worst, of function values for a network, else of all coordinates.
+        ess: The smallest effective sample size of them.
+        derived: Deterministic sites (S, ...) of a model that is no network.
+    """
+
+    contender: Contender
+    prediction: Prediction | None
+    calibration: ClassCalibration | RealCalibration | None
+    elpd: Tensor
+    pareto_k: Tensor
+    r_hat: float
+    ess: float
+    derived: Draws
+
+    @property
+    def num_bad_k(self) -> float:
+        """Observations whose leave-one-out figure cannot be trusted; NaN where there are no figures."""
+        return float((self.pareto_k > MAX_K).sum()) if bool(self.elpd.isfinite().any()) else float("nan")
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with it, and what to do."""
+        said: list[str] = []
+        if isinstance(self.contender.source, (MetricBNN, Trajectories)):
+            # Whether functions agree is known here: a warning that weights do not, which they need not, would mislead.
+            said += [text for text in health(self.contender.source).warnings if WEIGHTS_MAY_DIFFER not in text]
+        if self.contender.num_divergent:
+            said.append(
+                f"{self.contender.num_divergent} draws diverged: HMC's steps are too long for a part of the posterior. "
+                "Raise target_accept_prob, or write the model so that its scales do not depend on each other."
+            )
+        if self.r_hat > MAX_R_HAT:
+            said.append(
+                f"the worst R-hat is {self.r_hat:.2f}: its chains do not agree yet, so another run would give other "
+                "figures. Run it for longer; for a walk take Steer(effort=4)."
+            )
+        if len(self.elpd) and math.isnan(self.num_bad_k):
+            said.append(
+                f"it has no leave-one-out score, which takes at least {MIN_LOO_DRAWS} draws that differ. Take more."
+            )
+        if self.num_bad_k > 0:
+            said.append(
+                f"{self.num_bad_k:.0f} of {len(self.elpd)} observations have a Pareto k above {MAX_K}: leave-one-out "
+                "leans on a few draws there. Judge by test data, or refit without those observations."
+            )
+        return tuple(said)
+
+
+def gather(task: Task, contender: Contender) -> Evidence:
+    """Ask one posterior everything."""
+    prediction = figures = None
+    if task.is_network and task.y_judged is not None:
+        prediction = task.predict(contender.draws, task.x_judged)
+        figures = calibration(prediction, task.y_judged, levels=LEVELS)
+    args, kwargs = task.arguments
+    each, derived = Pointwise(task.model, args, kwargs, task.layout).given_data(contender.draws)
+    elpd, pareto_k = leave_one_out(each)
+    worst_r_hat, least_ess = _mixing(task, contender)
+    return Evidence(
+        contender=contender,
+        prediction=prediction,
+        calibration=figures,
+        elpd=elpd,
+        pareto_k=pareto_k,
+        r_hat=worst_r_hat,
+        ess=least_ess,
+        derived={} if task.is_network else derived,
+    )
+
+
+def leave_one_out(each: Draws) -> tuple[Tensor, Tensor]:
+    """PSIS-LOO by ArviZ of log-likelihoods (S, ...) by observed site: log predictive density and Pareto k, (n,) each.
+
+    All observed sites together, in order; NaN from too few draws that differ. Draws count as independent for the length
+    of the tail: the effective sample sizes of a network's weights, which ArviZ would take for it, say nothing about its
+    likelihood.
+    """
+    if not each:
+        return torch.zeros(0, device="cpu"), torch.zeros(0, device="cpu")
+    values = torch.cat([value.double().cpu().reshape(len(value), -1) for value in each.values()], dim=1)  # (S, n)
+    elpd, pareto_k = values[0].clone(), torch.zeros_like(values[0])
+    varies = (values != values[0]).any(0)  # what a mask leaves out does not, and ArviZ 1.x refuses it
+    if len(values.sum(1).unique()) < MIN_LOO_DRAWS:
+        return elpd.fill_(float("nan")), pareto_k.fill_(float("nan"))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about Pareto k, which is in the table
+            elpd[varies], pareto_k[varies] = _arviz_loo(values[:, varies])
+    except (ValueError, IndexError):  # of ArviZ 1.x, where the tail of an observation is one draw again and again
+        return elpd.fill_(float("nan")), pareto_k.fill_(float("nan"))
+    return elpd, pareto_k
+
+
+def _arviz_loo(values: Tensor) -> tuple[Tensor, Tensor]:
+    import arviz
+    import xarray
+
+    data = xarray.Dataset({"all": (("chain", "draw", "observation"), values[None].numpy())})
+    if "InferenceData" in vars(arviz):  # ArviZ 0.x
+        found = arviz.loo(arviz.InferenceData(log_likelihood=data), pointwise=True, reff=1.0, scale="log")
+        elpd = found.loo_i
+    else:
+        found = arviz.loo(xarray.DataTree.from_dict({"log_likelihood": data}), pointwise=True, reff=1.0)
+        elpd = found.elpd_i
+    pair = (torch.as_tensor(one.values.copy(), device="cpu") for one in (elpd, found.pareto_k))
+    return tuple(pair)  # type: ignore[return-value]
+
+
+def _mixing(task: Task, contender: Contender) -> tuple[float, float]:
+    """The worst R-hat and the least effective sample size."""
+    if contender.chains is None:
+        return float("nan"), float("nan")
+    if task.is_network:
+        x = _some_rows(task.x)
+        found = function_mixing(task.model, contender.chains, x, chunk_size=task.chunk_size)  # type: ignore[arg-type]
+        return found.worst_r_hat, found.worst_ess
+    chains = [value.double().reshape(*value.shape[:2], -1) for value in contender.chains.values()]
+    coordinates = torch.cat(chains, dim=-1)  # (N, T, D)
+    return float(r_hat(coordinates).max()), float(ess(coordinates).min())
+
+
+def _some_rows(x: Any) -> Any:
+    """At most so many rows of the inputs, evenly taken."""
+    if isinstance(x, tuple):
+        return tuple(_some_rows(value) for value in x)
+    if not torch.is_tensor(x) or not x.dim() or len(x) <= MAX_INPUTS:
+        return x
+    return x[torch.linspace(0, len(x) - 1, MAX_INPUTS, device=x.device).round().long()]

@@ -1,0 +1,156 @@
+"""How well chains mix, judged by the functions that they give.
+
+In: a network's samples grouped by chain, from any sampler, and inputs.  Out: `FunctionMixing`, R-hat and effective
+sample size of each function value.
+
+The weights of a network have symmetries (hidden units can change places), so chains that agree on every function can
+disagree on every weight; functions have none. Both figures are the rank-normalised ones of Vehtari et al. (2021).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro.ops.stats import effective_sample_size, gelman_rubin
+from torch import Tensor
+
+from ..model.likelihoods import Categorical
+from ..model.network import BayesianNetwork
+from ..predictions.prediction import predict
+from ..runtime.arguments import WrongTypeError, check_mapping, check_tensor
+
+MIN_DRAWS = 4  # a chain, for two halves with a variance each
+NUM_COLUMNS = 32  # function values at once: Pyro's effective sample size takes memory quadratic in the draws
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionMixing:
+    """R-hat and effective sample size of each value of the network's output, (n, ...) each."""
+
+    r_hat: Tensor
+    ess: Tensor
+
+    @property
+    def worst_r_hat(self) -> float:
+        """The largest: above about 1.05 the chains do not agree yet on some function value."""
+        return float(self.r_hat.max())
+
+    @property
+    def median_r_hat(self) -> float:
+        """That of the typical function value."""
+        return float(self.r_hat.median())
+
+    @property
+    def worst_ess(self) -> float:
+        """The smallest."""
+        return float(self.ess.min())
+
+    @property
+    def median_ess(self) -> float:
+        """That of the typical function value."""
+        return float(self.ess.median())
+
+    def __str__(self) -> str:
+        return (
+            f"R-hat of {self.r_hat.numel()} function values: median {self.median_r_hat:.3f}, worst "
+            f"{self.worst_r_hat:.3f}; effective sample size: median {self.median_ess:.0f}, worst {self.worst_ess:.0f}"
+        )
+
+
+def function_mixing(
+    model: BayesianNetwork, samples: Mapping[str, Tensor], x: Any, *, chunk_size: int | None = None
+) -> FunctionMixing:
+    """R-hat and effective sample size of the network's outputs at x; of logits up to a shift of all classes.
+
+    Args:
+        model: A model made by `bayesianize`.
+        samples: (N, T, ...) a site: `get_samples(group_by_chain=True)` of a `MetricBNN` or of Pyro's `MCMC`.
+        x: Inputs, or a tuple of a network's several inputs.
+        chunk_size: At most this many rows of x at once, for when memory is short.
+
+    Example:
+        >>> function_mixing(model, walk.samples(group_by_chain=True), x).r_hat.shape
+        torch.Size([20, 1])
+    """
+    if not isinstance(model, BayesianNetwork):
+        raise WrongTypeError(
+            "function_mixing is for networks made models by bayesianize; for others call r_hat and ess of "
+            "pyro_metricbnn.mixing on what your model predicts."
+        )
+    check_mapping("samples", samples, "draws (chains, draws, ...)")
+    chains = None
+    for name in (name for name in model.names if name in samples):
+        check_tensor(f"the samples of {name!r}", samples[name])
+        value, own = samples[name], model.net.get_parameter(name).shape
+        if value.dim() != len(own) + 2 or value.shape[2:] != own:
+            raise ValueError(
+                f"the samples of {name!r} have shape {tuple(value.shape)}, but must be (chains, draws, "
+                f"{', '.join(map(str, own))}). Pass get_samples(group_by_chain=True)."
+            )
+        chains = chains or value.shape[:2]
+    flat = {name: value.flatten(0, 1) for name, value in samples.items() if value.dim() > 1}
+    f = predict(model, flat, x, chunk_size=chunk_size).f
+    if isinstance(model.likelihood, Categorical):
+        f = f - f.mean(-1, keepdim=True)
+    f = f.unflatten(0, chains)  # (N, T, n, ...)
+    return FunctionMixing(r_hat=r_hat(f), ess=ess(f))
+
+
+def r_hat(values: Tensor) -> Tensor:
+    """Rank-normalised split R-hat of values (N, T, ...) by chain: the larger of that of the values and of their
+    distance from the median, which sees chains of different spreads. A value that never changes has 1.
+    """
+
+    def of(halves: Tensor) -> Tensor:
+        folded = (halves - halves.flatten(0, 1).quantile(0.5, dim=0)).abs()
+        either = [gelman_rubin(rank_normalized(part)).nan_to_num(1.0, float("inf")) for part in (halves, folded)]
+        return torch.maximum(*either)
+
+    return _by_columns(of, values)
+
+
+def ess(values: Tensor) -> Tensor:
+    """Bulk effective sample size of values (N, T, ...) by chain. A value that never changes counts all draws."""
+
+    def of(halves: Tensor) -> Tensor:
+        num_draws = halves.shape[0] * halves.shape[1]
+        most = num_draws * math.log10(num_draws)  # chance alone can make draws look better than independent
+        size = effective_sample_size(rank_normalized(halves))
+        size = torch.where((size > 0) & (size < most), size, most)
+        varies = (halves != halves[0, 0]).any(0).any(0)
+        return torch.where(varies, size, float(num_draws))
+
+    return _by_columns(of, values)
+
+
+def rank_normalized(values: Tensor) -> Tensor:
+    """Normal scores of the ranks of values (chains, draws, F) among all of their column; ties share one."""
+    columns = values.flatten(0, 1).mT.contiguous()  # (F, S)
+    in_order = columns.sort(-1).values
+    below, up_to = (torch.searchsorted(in_order, columns, right=right) for right in (False, True))
+    rank = (below + up_to + 1).to(values.dtype) / 2
+    score = torch.special.ndtri((rank - 0.375) / (columns.shape[-1] + 0.25))
+    return score.mT.unflatten(0, values.shape[:2])
+
+
+def _by_columns(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    """A function of chains cut in two (2 N, T // 2, F) for a few columns at once: (N, T, ...) -> (...)."""
+    if values.dim() < 2 or values.shape[1] < MIN_DRAWS:
+        raise ValueError(
+            f"the values have shape {tuple(values.shape)}, but must be (chains, draws, ...) with at least {MIN_DRAWS} "
+            "draws a chain: each chain is cut in two halves that are compared. Take more draws."
+        )
+    if not bool(values.isfinite().all()):
+        raise ValueError(
+            f"{int((~values.isfinite()).sum())} of the values are not finite: they cannot be ranked. Leave the draws "
+            "out that they come from."
+        )
+    half = values.shape[1] // 2
+    columns = values.reshape(*values.shape[:2], -1).double()
+    halves = torch.cat([columns[:, :half], columns[:, -half:]])
+    figures = torch.cat([function(part) for part in halves.split(NUM_COLUMNS, dim=-1)])
+    return figures.reshape(values.shape[2:]).to(values.dtype)

@@ -1,0 +1,262 @@
+"""Run a function of one particle for all particles at once, as fast as the number of calls pays for.
+
+In: fn(theta (D,), *data) -> tensors.  Out: the same for theta (N, D).
+
+Four ways, measured on a Snelson network of 2,209 weights with 20 particles:
+- "vmap": torch.func.vmap of the Python function; Pyro's handlers run at each call.
+- "trace": the aten operations of one such call, recorded once (0.3 to 2 s) and tidied: 3 times as fast.
+- "compile": that record through torch.compile: 12 times, for 3 to 25 s of compiling.
+- "loop": the record of one particle, run for each; for wide convolutions, where vmap is slower than a loop.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from types import FunctionType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx
+from torch.func import vmap
+
+from ..runtime.arguments import check_count
+from ..runtime.out_of_memory import is_out_of_memory, with_less_at_once
+from ..runtime.threads import in_turn
+from .tracing import Outputs, fitting_a_cache, loop_is_faster, record, worth_compiling
+
+Mode = Literal["auto", "vmap", "trace", "compile", "loop"]
+
+CALLS_WORTH_A_TRACE = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How a batched function runs.
+
+    Args:
+        mode: One of the ways above, or "auto".
+        expected_calls: How often it will be called; "auto" weighs it against tracing and compiling.
+        chunk_size: At most this many particles at once, for when memory is short. Where it turns out to be, half as
+            many are tried, and said.
+    """
+
+    mode: Mode = "auto"
+    expected_calls: int | None = None
+    chunk_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("auto", "vmap", "trace", "compile", "loop"):
+            raise ValueError(f"mode must be 'auto', 'vmap', 'trace', 'compile' or 'loop', got {self.mode!r}.")
+        if self.chunk_size is not None:
+            check_count("chunk_size", self.chunk_size, "it counts particles.")
+        if self.expected_calls is not None:
+            check_count("expected_calls", self.expected_calls, "it is how often the function will be called.", least=0)
+
+
+class BatchedFunction:
+    """fn for a batch of thetas; one record for each combination of shapes it meets.
+
+    Args:
+        fn: The function of one theta.
+        execution: How it runs.
+        records: Those that the same function has made elsewhere; new ones are added.
+    """
+
+    def __init__(
+        self, fn: Callable[..., Outputs], execution: Execution, records: dict[Any, fx.GraphModule] | None = None
+    ) -> None:
+        self._fn = fn
+        self.execution = execution
+        self._records = {} if records is None else records
+        self._ready: dict[Any, Callable[..., Outputs]] = {}
+        self._calls: dict[Any, int] = {}
+        self._parts: dict[Any, int] = {}  # how often shapes are called for one call of larger ones
+        self._failures: list[Exception] = []  # of compiling: said once
+        self._called_before: set[Any] = set()
+
+    @property
+    def called(self) -> list[Any]:
+        """Shapes whose next call by itself is a compiled one; set, it goes on from where another process was."""
+        return [key for key, ready in self._ready.items() if isinstance(ready, Compilable) and ready.called]
+
+    @called.setter
+    def called(self, keys: Iterable[Any]) -> None:
+        self._called_before = set(keys)
+
+    def __call__(self, theta: Tensor, *data: Tensor) -> Outputs:
+        return self._with_less(partial(self._in_chunks, theta, data), theta)
+
+    def _with_less(self, run: Callable[[int], Outputs], theta: Tensor) -> Outputs:
+        """run(chunk_size), or with half of it where memory is short, from then on."""
+        planned = min(self.execution.chunk_size or len(theta), len(theta))
+
+        def at_most(size: int) -> Outputs:
+            if size < planned:
+                self.execution = replace(self.execution, chunk_size=size)
+            return run(size)
+
+        return with_less_at_once(at_most, planned, "particles", "DriftRefineKernel")
+
+    def _in_chunks(self, theta: Tensor, data: tuple[Tensor, ...], size: int) -> Outputs:
+        if size >= len(theta):
+            return self._run(theta, data)
+        chunks = [self._run(_pad(chunk, size), data) for chunk in theta.split(size)]
+        return tuple(torch.cat(parts)[: len(theta)] for parts in zip(*chunks, strict=True))
+
+    def inside(self, outer: Callable[..., Outputs], data: tuple[Tensor, ...]) -> Callable[..., Outputs]:
+        """outer(this function of theta, theta, *inputs), compiled as a whole where this would be compiled.
+
+        Between two gradients a walk does a few dozen small operations, which cost as much as a compiled
+        gradient does.
+        """
+        whole: dict[Any, Callable[..., Outputs]] = {}
+
+        def step_by_step(theta: Tensor, *inputs: Any) -> Outputs:
+            return outer(lambda points: self(points, *data), theta, *inputs)
+
+        def in_one(theta: Tensor, inputs: tuple[Any, ...], size: int) -> Outputs:
+            ready = self._prepare(theta, data) if size >= len(theta) else None
+            if not isinstance(ready, Compilable):
+                return step_by_step(theta, *inputs)
+            tensors = [torch.full_like(theta[0, 0], x) if isinstance(x, float) else x for x in inputs]
+            if theta.shape not in whole:
+
+                def at_once(theta: Tensor, *inputs: Any) -> Outputs:
+                    return outer(lambda points: ready.graph(points, *data), theta, *inputs)
+
+                whole[theta.shape] = compiled(at_once, (theta, *tensors), step_by_step, self._failures)
+            with torch.no_grad(), in_turn():
+                return whole[theta.shape](theta, *tensors)
+
+        return lambda theta, *inputs: self._with_less(partial(in_one, theta, inputs), theta)
+
+    def _run(self, theta: Tensor, data: tuple[Tensor, ...]) -> Outputs:
+        ready = self._prepare(theta, data)
+        if ready is None:
+            ready = self._vmapped(len(data))
+        with torch.no_grad():
+            return ready(theta, *data)
+
+    def _prepare(self, theta: Tensor, data: tuple[Tensor, ...]) -> Callable[..., Outputs] | None:
+        """What runs these shapes, made when the calls are worth it; None for plain vmap."""
+        key = _shapes(theta, data)
+        calls = self._calls[key] = self._calls.get(key, 0) + 1
+        if key not in self._ready:
+            mode, expected = self.execution.mode, self.execution.expected_calls
+            few = expected < CALLS_WORTH_A_TRACE if expected is not None else calls < CALLS_WORTH_A_TRACE
+            if mode == "vmap" or (mode == "auto" and few):
+                return None
+            ready = self._ready[key] = self._make_ready(theta, data)
+            if isinstance(ready, Compilable):
+                ready.called = key in self._called_before
+        return self._ready[key]
+
+    def _vmapped(self, num_data: int) -> Callable[..., Outputs]:
+        return vmap(self._fn, in_dims=(0,) + (None,) * num_data)
+
+    def _make_ready(self, theta: Tensor, data: tuple[Tensor, ...]) -> Callable[..., Outputs]:
+        """Record the function for these shapes; to be compiled where that pays."""
+        mode = self.execution.mode
+        if mode == "loop":
+            return self._one_by_one(theta, data)
+        try:
+            graph = self._recorded(theta, data)
+        except RuntimeError as error:  # it reads numbers out of its data; where it branches on theta, vmap says so
+            if is_out_of_memory(error):
+                raise
+            return self._vmapped(len(data))
+        if mode == "auto" and theta.device.type == "cpu" and loop_is_faster(graph, len(theta)):
+            return self._one_by_one(theta, data)
+        if theta.device.type == "cpu" and (size := fitting_a_cache(graph, theta)) < len(theta):
+            self._parts[_shapes(theta[:size], data)] = -(-len(theta) // size)
+            return lambda theta, *data: self._in_chunks(theta, data, size)
+        calls = (self.execution.expected_calls or 0) * self._parts.get(_shapes(theta, data), 1)
+        pays = mode == "auto" and worth_compiling(graph, calls)
+        return Compilable(graph, self._failures) if mode == "compile" or pays else graph
+
+    def _recorded(self, theta: Tensor, data: tuple[Tensor, ...]) -> fx.GraphModule:
+        key = _shapes(theta, data)
+        if key not in self._records:
+            self._records[key] = record(self._vmapped(len(data)), theta, *data)
+        return self._records[key]
+
+    def _one_by_one(self, theta: Tensor, data: tuple[Tensor, ...]) -> Callable[..., Outputs]:
+        """Particle after particle; through Python where a model branches on values and has no record."""
+        try:
+            return _looped(record(self._fn, theta[0], *data))
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            return _looped(self._fn)
+
+
+def _shapes(theta: Tensor, data: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    return (theta.shape, *((leaf.shape, leaf.dtype) for leaf in data))
+
+
+class Compilable:
+    """A record that is compiled at its second call: one that runs inside a larger compiled function never is."""
+
+    def __init__(self, graph: fx.GraphModule, failures: list[Exception]) -> None:
+        self.graph = graph
+        self._failures = failures
+        self.called = False
+        self._fast: Callable[..., Outputs] | None = None
+
+    def __call__(self, *inputs: Tensor) -> Outputs:
+        if not self.called:
+            self.called = True
+            return self.graph(*inputs)
+        if self._fast is None:
+            self._fast = compiled(self.graph, inputs, self.graph, self._failures)
+        with in_turn():
+            return self._fast(*inputs)
+
+
+def compiled(
+    fn: Callable[..., Outputs], inputs: Iterable[Any], otherwise: Callable[..., Outputs], failures: list[Exception]
+) -> Callable[..., Outputs]:
+    """fn through torch.compile; `otherwise`, with a warning, where that cannot be done."""
+    if failures:
+        return otherwise
+    fast = torch.compile(_with_code_of_its_own(fn), dynamic=False)
+    try:
+        with torch.no_grad(), in_turn():
+            fast(*inputs)
+    except Exception as error:  # no C++ compiler, an operation that cannot be lowered, ...
+        if is_out_of_memory(error):
+            raise
+        failures.append(error)
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        warnings.warn(
+            f"the energy could not be compiled ({reason}); the traced graph runs instead, about three times "
+            "as slow. Install a C++ compiler, or pass compile=False to say that this is fine.",
+            stacklevel=2,
+        )
+        return otherwise
+    return fast
+
+
+def _with_code_of_its_own(fn: Callable[..., Outputs]) -> Callable[..., Outputs]:
+    """The same function. torch compiles one piece of code for at most eight sets of shapes and closures, and then runs
+    it uncompiled: so would the ninth walk of a process.
+    """
+    if not isinstance(fn, FunctionType):
+        return fn
+    return FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+
+
+def _looped(single: Callable[..., Outputs]) -> Callable[..., Outputs]:
+    def run(theta: Tensor, *data: Tensor) -> Outputs:
+        results = [single(particle, *data) for particle in theta]
+        return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+
+    return run
+
+
+def _pad(chunk: Tensor, size: int) -> Tensor:
+    """Repeat the last particle, so that all chunks have one shape and need one record."""
+    return chunk if len(chunk) == size else torch.cat([chunk, chunk[-1:].expand(size - len(chunk), -1)])

@@ -1,0 +1,109 @@
+"""Pyro effect handlers that the batched energy runs the model under.
+
+In: a model.  Out: the same model, without validation, or with its observations scaled.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from contextlib import ExitStack
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+from torch.distributions import Distribution
+from torch.distributions.utils import broadcast_all
+
+from ..model.sites import Sites, changing
+from ..runtime.threads import in_turn
+
+
+class ScaleObservations(Messenger):
+    """Multiply the log density of what is observed of a batch of `size` rows."""
+
+    def __init__(self, factor: float, size: int) -> None:
+        super().__init__()
+        self.factor, self.size = factor, size
+
+    def _pyro_sample(self, msg: Any) -> None:
+        frames = msg["cond_indep_stack"]
+        if not msg["is_observed"] or any(frame.full_size not in (None, frame.size) for frame in frames):
+            return  # a plate(size=, subsample=) has scaled it already
+        in_plate = any(frame.size == self.size for frame in frames)
+        value = msg["value"]
+        if in_plate or (torch.is_tensor(value) and value.dim() > 0 and len(value) == self.size):
+            msg["scale"] = msg["scale"] * self.factor
+
+
+class LastSite(Messenger):
+    """Remember the site that the model came to last, for error texts; refuse one that was not there before.
+
+    Latent sites come here with the values that they are to have, so that one without is new.
+    """
+
+    def __init__(self, sites: Sites) -> None:
+        super().__init__()
+        self.name: str | None = None
+        self.changed: str | None = None  # a site that has another shape now
+        self._shapes = {site.name: site.shape for site in sites.sites}
+
+    def __enter__(self) -> LastSite:
+        self.name = self.changed = None
+        return super().__enter__()
+
+    def _pyro_sample(self, msg: Any) -> None:
+        self.name = name = msg["name"]
+        if not msg["is_observed"] and not site_is_subsample(msg):
+            raise ValueError(changing(str(name)))
+        if name in self._shapes and msg["fn"].shape() != self._shapes[name]:
+            self.changed = name
+
+
+class Unvalidated(Messenger):
+    """Validation off, also in distributions that were made with it on: it branches on values.
+
+    Pyro's global switch is set for the time of the block and put back, with no other thread in such a block: two that
+    overlap would each put back what the other had set.
+    """
+
+    def __enter__(self) -> Unvalidated:
+        self._block = ExitStack()
+        self._block.enter_context(in_turn())
+        self._block.enter_context(pyro.validation_enabled(False))
+        return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> Any:
+        with self._block:
+            return super().__exit__(*exception)
+
+    def _pyro_sample(self, msg: Any) -> None:
+        msg["fn"] = _without_validation(msg["fn"])
+
+
+def _without_validation(value: Any) -> Any:
+    """A shallow copy of a distribution, and of those inside it, that checks nothing."""
+    if isinstance(value, (list, tuple)) and any(isinstance(item, Distribution) for item in value):
+        return type(value)(map(_without_validation, value))
+    if not isinstance(value, Distribution):
+        return value
+    bare = copy.copy(value)
+    bare.__dict__.update({name: _without_validation(inner) for name, inner in vars(value).items()})
+    bare.__dict__["_validate_args"] = False
+    if type(bare) is dist.Multinomial:
+        bare.__class__ = _Multinomial
+    return bare
+
+
+class _Multinomial(dist.Multinomial):
+    """Counts without the assignment to a mask in torch's own density: vmap of torch 2.10 cannot do it."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        logits, counts = broadcast_all(self.logits, value)
+        logits = logits.masked_fill((counts == 0) & (logits == -math.inf), 0.0)  # what cannot be was not seen
+        arrangements = torch.lgamma(counts.sum(-1) + 1) - torch.lgamma(counts + 1).sum(-1)
+        return arrangements + (logits * counts).sum(-1)

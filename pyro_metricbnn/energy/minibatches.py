@@ -1,0 +1,241 @@
+"""The potential energy estimated from minibatches.
+
+In: a model and a DataLoader, or tensors and a batch size.  Out: a BatchedPotential of the next batch.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
+
+from ..files.storage import Content
+from ..model.sites import Model
+from ..runtime.arguments import WrongTypeError, check_count, check_whole
+from ..runtime.randomness import random_state, set_random_state
+from .execution import BatchedFunction
+from .handlers import ScaleObservations
+from .potential import BatchedPotential
+
+Batch = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class MinibatchPotential(BatchedPotential):
+    """An unbiased estimate of U from a minibatch, the next one at each call.
+
+    Observations are scaled to the full data; the prior is counted once. What is scaled: observed
+    sites in a plate of the batch's length, or whose value has that many rows.
+
+    Args:
+        model: A Pyro model of a batch.
+        batches: A DataLoader, or anything else that can be iterated again and again, of tensors,
+            tuples (the model's arguments) or dicts (its keyword arguments).
+        num_data: The size of the full data; a DataLoader knows it.
+    """
+
+    def __init__(self, model: Model, batches: Any, num_data: int | None = None) -> None:
+        self.batches = batches
+        self.num_data = num_data if num_data is not None else _num_rows(batches)
+        check_count("num_data", self.num_data, "it is how many rows the full data have.")
+        self._stream: Iterator[Batch] = Stream(batches)
+        args, kwargs = next(self._stream)
+        super().__init__(model, *args, **kwargs)
+        worst = _rows_that_are_not_finite(self.source[0], len(self._data[0]) if self._data else 0)
+        if worst:  # a batch that may come in the midst of a walk
+            BatchedPotential(model, *worst)
+
+    @property
+    def is_noisy(self) -> bool:
+        return True
+
+    @property
+    def num_observations(self) -> int:
+        return self.num_data
+
+    def fixed(self) -> MinibatchPotential:
+        other = copy.copy(self)
+        other._stream = itertools.repeat((self.args, dict(self.kwargs)))
+        other._bind(self.execution)
+        return other
+
+    @property
+    def source(self) -> Any:
+        """The tensors where they can be seen, and the sizes of all and of a batch."""
+        holder = self.batches if isinstance(self.batches, Minibatches) else getattr(self.batches, "dataset", None)
+        tensors = getattr(holder, "args", getattr(holder, "tensors", ()))
+        sampler = type(getattr(self.batches, "sampler", None)).__name__
+        return tensors, type(self.batches).__name__, sampler, self.num_data, getattr(self.batches, "batch_size", None)
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), **(self._stream.state() if isinstance(self._stream, Stream) else {})}
+
+    def restore(self, state: Content) -> None:
+        super().restore(state)
+        if isinstance(self._stream, Stream):
+            self._take(self._stream.restore(state))
+
+    def inside(self, step: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+        """step(value_and_grad, theta, *inputs), each call on the next batch."""
+        return partial(step, self.value_and_grad)
+
+    def _call(self, function: BatchedFunction, theta: Tensor) -> tuple[Tensor, ...]:
+        self._take(next(self._stream))
+        return super()._call(function, theta)
+
+    def _take(self, batch: Batch) -> None:
+        leaves, spec = tree_flatten(batch)
+        if spec != self._spec:
+            raise ValueError(
+                f"the loader gave a batch of {spec} where the first was of {self._spec}: all batches need the same "
+                "arguments. Check the loader's collate_fn."
+            )
+        self.args, self.kwargs = batch
+        self._data = tuple(leaf for leaf in leaves if torch.is_tensor(leaf))
+
+    def _scaled(self, model: Model) -> Model:
+        size = len(self._data[0])
+        return ScaleObservations(self.num_data / size, size)(model)
+
+
+def _num_rows(batches: Any) -> int:
+    """The size of the full data of a DataLoader."""
+    try:
+        return len(batches.dataset)
+    except (AttributeError, TypeError, NotImplementedError) as error:
+        holder = getattr(batches, "dataset", batches)
+        raise ValueError(
+            f"num_data is missing: {type(holder).__name__} does not say how many rows the full data have, and the "
+            "likelihood is scaled to them. Pass num_data=, or a DataLoader whose dataset has a length."
+        ) from error
+
+
+def _rows_that_are_not_finite(tensors: tuple[Any, ...], size: int) -> tuple[Any, ...]:
+    """As many rows of all of the data as a batch has, with those that have NaN or inf first; none if none has."""
+    data = [leaf for leaf in tensors if torch.is_tensor(leaf)]
+    if not size or not data or len({len(leaf) for leaf in data}) > 1:
+        return ()
+    wrong = torch.zeros(len(data[0]), dtype=torch.bool, device="cpu")
+    for leaf in data:
+        wrong |= (
+            ~leaf.detach().flatten(1).isfinite().all(1).cpu() if leaf.dim() > 1 else ~leaf.detach().isfinite().cpu()
+        )
+    if not bool(wrong.any()):
+        return ()
+    rows = wrong.to(torch.uint8).argsort(descending=True, stable=True)[:size]
+    return tuple(leaf[rows.to(leaf.device)] if torch.is_tensor(leaf) else leaf for leaf in tensors)
+
+
+def refuse_once(batches: Iterator[Any]) -> NoReturn:
+    """Say what is wrong with a generator."""
+    raise ValueError(
+        f"the data are a {type(batches).__name__}, which can be gone through only once, and a walk needs many passes: "
+        "pass tensors, or a DataLoader."
+    )
+
+
+class Stream:
+    """Batches without end, pass after pass, and the place in them.
+
+    A loader cannot say where it is. So the place is the state of the generators at the start of the pass and the
+    number of batches since: the pass is started again from there, and these batches are skipped. Not so exact:
+    random numbers that persistent workers of a DataLoader draw by themselves, for their generators outlive a pass.
+    """
+
+    def __init__(self, batches: Any) -> None:
+        if not hasattr(batches, "__iter__"):
+            raise WrongTypeError(
+                f"batches must be a DataLoader, or a list of batches, got {type(batches).__name__}: it is gone through."
+            )
+        if isinstance(batches, Iterator):
+            refuse_once(batches)
+        self.batches = batches
+        self.taken = 0  # of the present pass
+        self._at_start: dict[str, Any] = {}
+        self._iterator = self._endless()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Stream, (self.batches,)  # another process begins a pass of its own
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        try:
+            return next(self._iterator)
+        except BaseException as error:  # of the loader, or an interruption; the next call starts a new pass
+            self._iterator = self._endless()
+            if isinstance(error, Exception):
+                error.add_note(f"This came from the {type(self.batches).__name__}, making batch {self.taken + 1}.")
+            raise
+
+    def _endless(self) -> Iterator[Batch]:
+        while True:
+            self._at_start, self.taken = random_state(self._own), 0
+            for batch in self.batches:
+                self.taken += 1
+                if isinstance(batch, Mapping):
+                    yield (), dict(batch)
+                else:
+                    yield (tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)), {}
+            if not self.taken:
+                raise ValueError("the loader gave no batch: there is no data to walk on.")
+
+    @property
+    def _own(self) -> list[torch.Generator]:
+        """The loader's own generators, each once."""
+        sampler, batch_sampler = (getattr(self.batches, name, None) for name in ("sampler", "batch_sampler"))
+        holders = (self.batches, sampler, batch_sampler, getattr(batch_sampler, "sampler", None))
+        generators = [getattr(holder, "generator", None) for holder in holders]
+        return list({id(found): found for found in generators if isinstance(found, torch.Generator)}.values())
+
+    def state(self) -> dict[str, Any]:
+        """The place in the stream, in plain values."""
+        return {"at_start": self._at_start, "taken": self.taken}
+
+    def restore(self, state: Content) -> Batch:
+        """Go to that place; gives the last batch before it. The global generators are left where that took them."""
+        wanted = state.value("taken", int)
+        set_random_state(state.value("at_start", dict), self._own)
+        self._iterator = self._endless()
+        batch = next(self._iterator)
+        while self.taken < wanted:
+            before, batch = self.taken, next(self._iterator)
+            if self.taken <= before:
+                raise ValueError(
+                    f"the loader gave {before} batches a pass, but {wanted} or more when the walk was saved: "
+                    "go on with the loader that it began with."
+                )
+        return batch
+
+
+class Minibatches:
+    """Random minibatches of one size of tensors with the same number of rows, from the global generator.
+
+    Each pass takes a new permutation and leaves out the rows that do not fill a batch, so that all
+    batches have one shape.
+    """
+
+    def __init__(self, args: tuple[Any, ...], batch_size: int) -> None:
+        check_whole("batch_size", batch_size, "it counts the rows of a batch.")
+        self.rows = {len(arg) if arg.dim() else 0 for arg in args if torch.is_tensor(arg)}
+        if len(self.rows) != 1:
+            raise ValueError(
+                f"batch_size needs data with the same number of rows, got {sorted(self.rows)}: "
+                "pass x and y of equal length, or a DataLoader."
+            )
+        self.num_data = self.rows.pop()
+        if not 1 <= batch_size <= self.num_data:
+            raise ValueError(f"batch_size must be from 1 to the number of rows, {self.num_data}, got {batch_size}.")
+        self.args, self.batch_size = args, batch_size
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        order = torch.randperm(self.num_data, device="cpu")
+        for start in range(0, self.num_data - self.batch_size + 1, self.batch_size):
+            rows = order[start : start + self.batch_size]
+            yield tuple(arg[rows.to(arg.device)] if torch.is_tensor(arg) else arg for arg in self.args)

@@ -1,0 +1,339 @@
+"""The potential energy of a Pyro model, and its gradient, for a batch of particles.
+
+In: a model and its data.  Out: U (N,) and grad U (N, D) for theta (N, D), flat and unconstrained.
+U is Pyro's own: minus the log joint density, minus the log Jacobians of the sites' transforms.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import torch
+from pyro import poutine
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+from torch.func import grad_and_value
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from ..files.storage import Content
+from ..model.network import BayesianNetwork
+from ..model.sites import Model, Sites, changing, find_sites, has_density
+from ..runtime.arguments import (
+    WrongTypeError,
+    check_device,
+    check_model,
+    check_number,
+    check_tensor,
+    does_not_run,
+    first_line,
+)
+from ..runtime.out_of_memory import is_out_of_memory
+from ..runtime.threads import in_turn
+from .execution import BatchedFunction, Execution, Mode
+from .handlers import LastSite, Unvalidated
+
+
+class BatchedPotential:
+    """Potential energy of any Pyro model with continuous latent sites, for all particles at once.
+
+    `pyro.param`s are held at the values that they have when the energy is first traced. Settings of
+    the execution go through `using`, because all arguments here belong to the model.
+
+    Args:
+        model: A Pyro model.
+        *args: The model's arguments.
+        **kwargs: The model's keyword arguments.
+
+    Example:
+        >>> def model(y):
+        ...     mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+        ...     with pyro.plate("data", len(y)):
+        ...         pyro.sample("obs", dist.Normal(mean, 1.0), obs=y)
+        >>> potential = BatchedPotential(model, torch.ones(3))
+        >>> potential.grad(torch.tensor([[0.0], [0.75]]))
+        tensor([[-3.],
+                [ 0.]])
+    """
+
+    def __init__(self, model: Model, *args: Any, **kwargs: Any) -> None:
+        self.model = model
+        self.args, self.kwargs = args, kwargs
+        with in_turn():
+            self.sites, self.prototype = _inspect(model, args, kwargs)
+        self.temperature = 1.0
+        self._records: dict[Any, Any] = {}  # shared with what `using` gives: the way changes, the function does not
+        self._bind(Execution())
+
+    def _bind(self, execution: Execution) -> None:
+        leaves, self._spec = tree_flatten((self.args, dict(self.kwargs)))
+        self._is_data = [torch.is_tensor(leaf) for leaf in leaves]
+        self._data = tuple(leaf.detach() for leaf in leaves if torch.is_tensor(leaf))
+        self._constants = [None if torch.is_tensor(leaf) else leaf for leaf in leaves]
+        self._watch = LastSite(self.sites)
+        mode: Mode = "loop" if execution.mode == "loop" else "vmap"
+        self._value_and_grad = BatchedFunction(grad_and_value(self._energy), execution, self._records)
+        self._parts = BatchedFunction(self._energy_parts, Execution(mode=mode, chunk_size=execution.chunk_size))
+
+    def __copy__(self) -> BatchedPotential:
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))  # the records too
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: without the functions that it makes again."""
+        made = ("_value_and_grad", "_parts", "_records")
+        return {**{name: value for name, value in vars(self).items() if name not in made}, "how": self.execution}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        how = state.pop("how")
+        vars(self).update(state, _records={})
+        self._bind(how)
+
+    def using(self, **settings: Any) -> BatchedPotential:
+        """The same potential, run in another way: `mode`, `expected_calls`, `chunk_size` of `Execution`.
+
+        Example:
+            >>> potential = BatchedPotential(model, x, y).using(mode="compile", chunk_size=10)
+        """
+        other = copy.copy(self)
+        other._bind(Execution(**{**vars(self.execution), **settings}))
+        return other
+
+    def at(self, temperature: float) -> BatchedPotential:
+        """The energy of the tempered posterior: all log densities divided by `temperature`, 1 for the model's own.
+
+        Example:
+            >>> warm = BatchedPotential(model, x, y).at(4.0)
+        """
+        check_number("temperature", temperature, "1 is the model's own.")
+        other = copy.copy(self)
+        other.temperature, other._records = temperature, {}
+        other._bind(self.execution)
+        return other
+
+    @property
+    def num_observations(self) -> int:
+        """How many independent observations the model conditions on."""
+        return sum(math.prod(node["fn"].batch_shape) for node in self._observed)
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows of data one call works through: those of a batch, and those of one event, too."""
+        return sum(max([math.prod(node["fn"].batch_shape), *node["value"].shape[:1]]) for node in self._observed)
+
+    @property
+    def _observed(self) -> list[dict[str, Any]]:
+        nodes = [node for node in self.prototype.nodes.values() if node["type"] == "sample" and node["is_observed"]]
+        return [node for node in nodes if not site_is_subsample(node)]
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether two calls at one theta differ, because each sees another batch."""
+        return False
+
+    def fixed(self) -> BatchedPotential:
+        """This potential without noise: of one batch, where it takes batches."""
+        return self
+
+    @property
+    def source(self) -> Any:
+        """What tells these data from others."""
+        return self.args, dict(self.kwargs)
+
+    def state(self) -> dict[str, Any]:
+        """What calls have changed in here, in plain values: with it another process gives the same bits."""
+        return {"called": self._value_and_grad.called}
+
+    def restore(self, state: Content) -> None:
+        """Go on from such a state."""
+        try:
+            self._value_and_grad.called = state.value("called", list)
+        except TypeError as error:
+            raise state.wrong("called", "a list of shapes") from error
+
+    @property
+    def execution(self) -> Execution:
+        return self._value_and_grad.execution
+
+    @property
+    def dim(self) -> int:
+        """D, the number of unconstrained coordinates."""
+        return self.sites.dim
+
+    def flatten(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Constrained values by site -> theta (D,)."""
+        return self.sites.flatten(values)
+
+    def unflatten(self, theta: Tensor) -> dict[str, Tensor]:
+        """theta (..., D) -> constrained values (..., *site shape) by site."""
+        return self.sites.unflatten(theta)
+
+    def value(self, theta: Tensor) -> Tensor:
+        """U of each particle: (N, D) -> (N,)."""
+        prior, likelihood = self.energy_parts(theta)
+        return prior + likelihood
+
+    def grad(self, theta: Tensor) -> Tensor:
+        """The gradient of U at each particle: (N, D) -> (N, D)."""
+        return self.value_and_grad(theta)[1]
+
+    def value_and_grad(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """U (N,) and its gradient (N, D) in one pass; the call that a walk is made of."""
+        grad, value = self._call(self._value_and_grad, theta)
+        return value, grad
+
+    def inside(self, step: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+        """step(value_and_grad, theta, *inputs) with the first argument filled in.
+
+        Where the energy is compiled, the whole step is, together with it.
+        """
+
+        def with_energy(function: Callable[[Tensor], tuple[Tensor, ...]], *inputs: Any) -> tuple[Tensor, ...]:
+            def value_and_grad(theta: Tensor) -> tuple[Tensor, Tensor]:
+                grad, value = function(theta)
+                return value, grad
+
+            return step(value_and_grad, *inputs)
+
+        return self._explained(self._value_and_grad.inside(with_energy, self._data))
+
+    def energy_parts(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """U split into what the prior (with the Jacobians) and what the observations contribute: (N,), (N,)."""
+        prior, likelihood = self._call(self._parts, theta)
+        return prior, likelihood
+
+    def _call(self, function: BatchedFunction, theta: Tensor) -> tuple[Tensor, ...]:
+        self._check_theta(theta)
+        return self._explained(function)(theta.detach(), *self._data)
+
+    def _check_theta(self, theta: Tensor) -> None:
+        check_device("theta", theta, self.sites.device, "the model is")
+        if torch._C._functorch.is_functorch_wrapped_tensor(theta):
+            raise ValueError(
+                "theta is inside a transform of torch.func (vmap, grad, ...): the energy takes all particles at once "
+                "and differentiates itself, so it would take theta for a constant. Call value_and_grad(theta) with "
+                "theta (N, D) outside of the transform; inside, a torch.autograd.Function can call it."
+            )
+        if not theta.is_floating_point():
+            raise WrongTypeError(f"theta is {theta.dtype}: an energy has a gradient only in real numbers. Pass floats.")
+        if theta.dim() != 2 or theta.shape[-1] != self.dim or not len(theta):
+            raise ValueError(
+                f"theta has shape {tuple(theta.shape)}, but must be (N, {self.dim}): one row a particle, "
+                "one column an unconstrained coordinate."
+            )
+
+    def _explained(self, function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+        """The function with torch's errors in the words of the model."""
+
+        def run(*inputs: Any) -> tuple[Tensor, ...]:
+            try:
+                return function(*inputs)
+            except RuntimeError as error:
+                _explain(error, self._watch)
+
+        return run
+
+    def _energy(self, theta: Tensor, *data: Tensor) -> Tensor:
+        prior, likelihood = self._energy_parts(theta, *data)
+        return prior + likelihood
+
+    def _energy_parts(self, theta: Tensor, *data: Tensor) -> tuple[Tensor, Tensor]:
+        """One theta (D,) -> the two parts of U. All that runs Pyro is in here: a record of it runs without."""
+        values, jacobian = self.sites.constrain(theta)
+        remaining = iter(data)
+        leaves = [next(remaining) if is_data else c for is_data, c in zip(self._is_data, self._constants, strict=True)]
+        args, kwargs = tree_unflatten(leaves, self._spec)
+        model = self._scaled(self.model)
+        with Unvalidated(), self._watch:
+            trace = poutine.trace(poutine.condition(model, data=values)).get_trace(*args, **kwargs)
+            trace.compute_log_prob(has_density)
+        prior, likelihood = -jacobian, theta.new_zeros(())
+        for name, node in trace.nodes.items():
+            if name in values:
+                prior = prior - node["log_prob_sum"] / self.temperature
+            elif has_density(name, node):
+                likelihood = likelihood - node["log_prob_sum"] / self.temperature
+        return prior, likelihood
+
+    def _scaled(self, model: Model) -> Model:
+        """The model with its likelihood scaled to the full data; all of it is here."""
+        return model
+
+
+def _inspect(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Sites, poutine.Trace]:
+    """The model's sites, after a look whether the energy is finite where particles may be."""
+    check_model(model)
+    _check_arguments(model, args, kwargs)
+    try:
+        sites, trace = find_sites(model, args, kwargs)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about NaN and inf, which are looked for below
+            trace.compute_log_prob(has_density)
+    except ZeroDivisionError as error:  # Pyro's word for a plate without rows
+        raise ValueError(
+            "a plate of the model has no rows: there is no data to condition on. Pass at least one observation."
+        ) from error
+    except NotImplementedError as error:  # of dist.ImproperUniform
+        raise ValueError(
+            "a site of the model has a prior that cannot be drawn from, or has no transform to an unconstrained space "
+            f"({str(error).strip() or 'an improper one?'}): the walk needs both. Give the site a wide, proper one."
+        ) from error
+    except ValueError as error:
+        cause = _not_finite(args, kwargs)
+        if cause:
+            said = f"the model refuses its data: {cause}. Drop or impute those rows. ({first_line(error)})"
+            raise ValueError(said) from error
+        raise
+    except (RuntimeError, TypeError) as error:
+        if is_out_of_memory(error):
+            raise
+        advice = "Pass what it takes: tensors of its shapes and precision, on its device, observations included."
+        raise does_not_run("the model does not run on its arguments", args, kwargs, error, advice) from error
+    wrong = [n for n, node in trace.nodes.items() if has_density(n, node) and not bool(node["log_prob_sum"].isfinite())]
+    cause = _not_finite(args, kwargs) if wrong else ""
+    if cause:
+        raise ValueError(f"the log density of site {wrong[0]!r} is not finite: {cause}. Drop or impute those rows.")
+    return sites, trace
+
+
+def _check_arguments(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Refuse tensors without values, and a network without observations."""
+    for name, value in {**{f"argument {i}": arg for i, arg in enumerate(args)}, **kwargs}.items():
+        if torch.is_tensor(value):
+            check_tensor(name, value)
+    y = args[1] if len(args) > 1 else kwargs.get("y")
+    if isinstance(model, BayesianNetwork) and (args or kwargs) and y is None:
+        raise ValueError("y is missing: without observations the network's output would be inferred too. Pass x and y.")
+
+
+def _not_finite(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Which input has NaN or inf, in words; empty if none has."""
+    named = {f"argument {i}": arg for i, arg in enumerate(args)} | {f"argument {k!r}": v for k, v in kwargs.items()}
+    for said, value in named.items():
+        if torch.is_tensor(value) and value.is_floating_point() and not bool(value.isfinite().all()):
+            return f"{said} has {int((~value.isfinite()).sum())} entries that are not finite"
+    return ""
+
+
+def _explain(error: RuntimeError, watch: LastSite) -> NoReturn:
+    """Turn torch's word for what vmap cannot do into what the model's author can do."""
+    text, site = str(error), watch.name
+    if watch.changed is not None:
+        raise ValueError(changing(watch.changed)) from error
+    said = ("data-dependent control flow", "tracing tensor", ".item()", "dynamic shape")
+    if any(words in text for words in said):
+        raise ValueError(
+            f"the model branches on the value of a tensor at or after site {site!r} (an `if`, `.item()` or a "
+            "Python loop over values): all particles have to take one path. Use torch.where, or run the "
+            'particles one after another with BatchedPotential(...).using(mode="loop").'
+        ) from error
+    if "randomness" in text:
+        raise ValueError(
+            f"the model draws random numbers by itself at or after site {site!r} (not through pyro.sample): "
+            "its energy is not a function of the sites. Draw them before, or make them latent sites."
+        ) from error
+    raise error

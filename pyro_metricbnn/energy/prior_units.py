@@ -1,0 +1,116 @@
+"""The prior's centre and deviation in each unconstrained coordinate: the units of every length.
+
+In: a BatchedPotential.  Out: `PriorUnits`, center (D,) and scale (D,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro import poutine
+from torch import Tensor
+from torch.func import vmap
+
+from ..model.sites import Site, check_structure
+from .handlers import Unvalidated
+from .potential import BatchedPotential
+
+NUM_DRAWS = 300
+
+
+@dataclass(frozen=True)
+class PriorUnits:
+    """Where the prior is, coordinate by coordinate."""
+
+    center: Tensor  # (D,)
+    scale: Tensor  # (D,)
+
+    def theta(self, z: Tensor) -> Tensor:
+        """From prior deviations to theta."""
+        return self.center + self.scale * z
+
+    def z(self, theta: Tensor) -> Tensor:
+        """From theta to prior deviations."""
+        return (theta - self.center) / self.scale
+
+
+def prior_units(potential: BatchedPotential) -> PriorUnits:
+    """The prior's location and spread of each coordinate of theta.
+
+    Exact for sites whose prior is fixed and has moments (the weights of a network); from prior draws
+    for the others, by quantiles, because priors of scales have heavy tails.
+
+    Example:
+        >>> units = prior_units(BatchedPotential(bayesianize(nn.Linear(2, 1), Gaussian(1.0), prior_scale=3.0), x, y))
+        >>> units.scale
+        tensor([3., 3., 3.])
+    """
+    first, second = _prior_trace(potential), _prior_trace(potential)
+    draws: dict[str, Tensor] | None = None
+    centers, scales = [], []
+    for site in potential.sites.sites:
+        node = first.nodes[site.name]
+        if _is_fixed(node, second.nodes[site.name]):
+            center, scale = _of_distribution(site, node["fn"])
+        else:
+            draws = draws if draws is not None else _prior_draws(potential)
+            center, scale = _of_draws(site, draws[site.name])
+        centers.append(center.reshape(-1))
+        scales.append(scale.reshape(-1))
+    return PriorUnits(torch.cat(centers).detach(), torch.cat(scales).detach())
+
+
+def _prior_trace(potential: BatchedPotential) -> poutine.Trace:
+    """The latent sites drawn from their priors, the observations as they are."""
+    with Unvalidated(), torch.no_grad():
+        trace = poutine.trace(potential.model).get_trace(*potential.args, **potential.kwargs)
+    check_structure(potential.sites, trace)
+    return trace
+
+
+def _is_fixed(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
+    """Whether a site's prior does not depend on other sites: it gives one value the same density twice."""
+    densities = [node["fn"].log_prob(one["value"]) for node in (one, two)]
+    return torch.equal(*densities)
+
+
+def _of_distribution(site: Site, prior: Any) -> tuple[Tensor, Tensor]:
+    if site.shape == site.unconstrained_shape and prior.support.event_dim == len(prior.event_shape):
+        try:
+            value = prior.mean.expand(site.shape)
+            free = site.transform.inv(value)
+            deviation = prior.variance.sqrt().expand(site.shape)
+            if torch.equal(free, value) and bool((value.isfinite() & deviation.isfinite()).all()):
+                return free, _sound(deviation)
+        except (NotImplementedError, RuntimeError, ValueError):
+            pass
+    return _of_draws(site, prior.sample((NUM_DRAWS,)))
+
+
+def _of_draws(site: Site, draws: Tensor) -> tuple[Tensor, Tensor]:
+    """Median, and half the width of the middle 68 %, in unconstrained space."""
+    free = site.transform.inv(draws)
+    low, middle, high = (free.nan_to_num().quantile(q, dim=0) for q in (0.16, 0.5, 0.84))
+    return middle, _sound((high - low) / 2)
+
+
+def _sound(scale: Tensor) -> Tensor:
+    return torch.where(scale.isfinite() & (scale > 0), scale, torch.ones_like(scale))
+
+
+def _prior_draws(potential: BatchedPotential) -> dict[str, Tensor]:
+    """Draws of all sites from the prior, at once where the model allows it: (S, *site shape) by name."""
+
+    def draw(_: Tensor) -> dict[str, Tensor]:
+        trace = _prior_trace(potential)
+        return {name: trace.nodes[name]["value"] for name in potential.sites.names}
+
+    numbers = torch.arange(NUM_DRAWS, device=potential.sites.device)
+    try:
+        return vmap(draw, randomness="different")(numbers)
+    except RuntimeError:  # a sampler without a batching rule
+        rows = [draw(number) for number in numbers]
+        return {name: torch.stack([row[name] for row in rows]) for name in potential.sites.names}

@@ -1,0 +1,103 @@
+"""The posterior as a Pyro autoguide.
+
+In: a model, its arguments and a distribution of theta.  Out: `AutoMetric`, for Predictive, ELBOs and replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from pyro.distributions.torch_distribution import TorchDistribution
+from pyro.infer.autoguide import AutoContinuous
+from pyro.infer.autoguide.initialization import init_to_uniform
+from torch import Tensor
+
+from ..model.sites import Model, Sites
+from ..runtime.arguments import check_count, check_part, check_type
+from ..runtime.threads import in_turn
+
+NUM_DRAWS = 2000  # for the quantiles of a posterior that is not made of curves
+
+
+class AutoMetric(AutoContinuous):
+    """A guide whose unconstrained latent vector comes from a fitted posterior; it has nothing to train.
+
+    Sites come out constrained and in their plates. `median` and `quantiles` need no arguments.
+
+    Args:
+        model: The Pyro model.
+        posterior: A distribution of theta, such as `MetricPosterior`.
+        sites: Where each latent site is in theta.
+        args: The model's arguments, observations included: they show its structure.
+        kwargs: Its keyword arguments.
+
+    Example:
+        >>> guide = AutoMetric(model, MetricPosterior(KernelMap().fit(walk)), walk.sites, (x, y), {})
+        >>> guide.median()["bias"].shape
+        torch.Size([1])
+    """
+
+    def __init__(
+        self, model: Model, posterior: TorchDistribution, sites: Sites, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        check_type(
+            "posterior", posterior, torch.distributions.Distribution, "a distribution of theta, as MetricPosterior is"
+        )
+        check_type("sites", sites, Sites, "the sites of the model, as trajectories.sites are")
+        if posterior.event_shape != (sites.dim,):
+            raise ValueError(
+                f"the posterior is of {tuple(posterior.event_shape)} coordinates, the sites have {sites.dim}: pass "
+                "those of one walk."
+            )
+        super().__init__(model, init_loc_fn=init_to_uniform)
+        self.posterior = posterior
+        self.sites = sites
+        with in_turn():
+            self._setup_prototype(*args, **kwargs)
+        self._check_sites()
+
+    def _check_sites(self) -> None:
+        """Refuse sites of another model."""
+        here = {name: tuple(node["value"].shape) for name, node in self.prototype_trace.iter_stochastic_nodes()}
+        there = {site.name: tuple(site.shape) for site in self.sites.sites}
+        if here != there:
+            raise ValueError(
+                f"the sites are of another model: they are {there}, the model's {here}. Pass its own walk's."
+            )
+
+    def __getstate__(self) -> Any:
+        kept = {name: getattr(self, name) for name in ("_model", "master")}
+        state = super().__getstate__()  # drops them from the live guide too
+        for name, value in kept.items():
+            setattr(self, name, value)
+        return state
+
+    def get_posterior(self, *args: Any, **kwargs: Any) -> TorchDistribution:
+        return self.posterior
+
+    def sample_posterior(self, num_samples: int = 1) -> dict[str, Tensor]:
+        """Independent draws by site, constrained: (S, *site shape)."""
+        check_count("num_samples", num_samples, "it counts draws.")
+        with torch.no_grad():
+            return self.sites.unflatten(self.posterior.sample(torch.Size((num_samples,))))
+
+    @torch.no_grad()
+    def median(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        return {name: value[0] for name, value in self.quantiles([0.5]).items()}
+
+    @torch.no_grad()
+    def quantiles(self, quantiles: Sequence[float], *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Quantiles of each unconstrained coordinate, taken to the support: (Q, *site shape) by site."""
+        for level in quantiles:
+            check_part("a quantile's level", level, "it is a probability.")
+        points = self._points()  # (points, D), all equally likely
+        levels = torch.as_tensor(quantiles, device=points.device, dtype=points.dtype)
+        theta = torch.cat([columns.quantile(levels, dim=0) for columns in points.split(64, dim=1)], dim=1)
+        return self.sites.unflatten(theta)
+
+    def _points(self) -> Tensor:
+        if hasattr(self.posterior, "knots"):
+            return self.posterior.knots.flatten(0, 1)
+        return self.posterior.sample(torch.Size((NUM_DRAWS,)))

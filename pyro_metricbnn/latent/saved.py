@@ -1,0 +1,94 @@
+"""A saved posterior: what of it fits the model that it is loaded for.
+
+In: the content of a file, and a model's sites.  Out: the arguments, the walk and the latent map that are in it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+
+from ..files.storage import Content, plain
+from ..model.sites import Sites
+from ..walk.trajectories import Trajectories
+from .latent_map import LatentMap
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def plain_arguments(arguments: Arguments) -> Arguments:
+    """The model's arguments, if a file without code can hold them."""
+    try:
+        return plain(arguments, "arguments")
+    except ValueError as error:
+        raise ValueError(f"{error} Pass data=False here, and the arguments to load.") from error
+
+
+def saved_arguments(content: Content) -> Arguments:
+    """The model's arguments in a file."""
+    saved = content.value("arguments", tuple, type(None))
+    if saved is None:
+        raise ValueError(
+            f"{content.path} was saved without the model's arguments, which show the model's structure: "
+            "pass them, as load(path, model, x, y)."
+        )
+    if [type(part) for part in saved] != [tuple, dict] or not all(type(name) is str for name in saved[1]):
+        raise content.wrong("arguments", "a tuple of arguments and a dict of keyword arguments")
+    return saved
+
+
+def saved_trajectories(content: Content, sites: Sites) -> Trajectories:
+    """The walk in a file, if it is of a model with these sites: in another, theta would mean something else."""
+    _check_sites(content, sites)
+    walk = Trajectories.restored(content.part("trajectories"), sites)
+    precision, device = content.value("precision", torch.dtype), walk.energies.device
+    if precision != sites.dtype or device != sites.device:
+        raise ValueError(
+            f"{content.path} is of a model in {precision}, with tensors on {device}; this one is in {sites.dtype} on "
+            f"{sites.device}. Give load the model in that precision, and device={str(sites.device)!r}."
+        )
+    params = content.part("map_params")
+    for name, value in sites.unflatten(walk.theta_star.to(sites.dtype)).items():
+        saved = params.tensor(name, *value.shape, dtype=value.dtype)
+        if not torch.allclose(saved, value, rtol=1e-3, atol=1e-6, equal_nan=True):
+            raise _of_another_model(content, f"site {name!r} has another support in this one")
+    return walk
+
+
+def _check_sites(content: Content, sites: Sites) -> None:
+    saved = content.value("map_params", dict)
+    for site, name in itertools.zip_longest(sites.sites, saved):
+        if site is None or site.name != name:
+            here = "no more sites" if site is None else f"site {site.name!r}"
+            there = "none" if name is None else repr(name)
+            raise _of_another_model(content, f"this one has {here} where the file has {there}")
+        shape = tuple(saved[name].shape) if torch.is_tensor(saved[name]) else None
+        if shape != tuple(site.shape):
+            raise _of_another_model(content, f"site {name!r} has shape {tuple(site.shape)} here, in the file {shape}")
+
+
+def _of_another_model(content: Content, how: str) -> ValueError:
+    return ValueError(
+        f"{content.path} is of another model: {how}. Pass the model that was saved, with arguments of the same shapes."
+    )
+
+
+def saved_map(content: Content, trajectories: Trajectories) -> LatentMap:
+    """The fitted map in a file.
+
+    Its class is looked up by name among those that are defined already, so no code comes from the file.
+    """
+    classes = LatentMap.__subclasses__()
+    for known in classes:
+        classes.extend(known.__subclasses__())
+    by_name = {known.__name__: known for known in classes}
+    part = content.part("latent_map")
+    name = part.value("class", str)
+    if name not in by_name:
+        raise ValueError(
+            f"{content.path} has a latent map of class {name!r}, which is not defined here (there are "
+            f"{', '.join(by_name)}): import or define it before load."
+        )
+    return by_name[name].restored(part.part("state"), trajectories)

@@ -1,0 +1,188 @@
+"""What a network's output means: f (n, ...) -> the distribution of the observations.
+
+In: the output f of a network for n inputs.  Out: a Pyro distribution with batch shape (n,).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from ..runtime.arguments import check_device, check_number
+
+
+class Likelihood(ABC):
+    """How observations scatter around a network's output.
+
+    A new likelihood is one more class with `distribution`; `parameters` only where it has latent
+    parameters of its own, `expected` only where the output is not what is observed.
+    """
+
+    def parameters(self, f: Tensor) -> dict[str, Tensor]:
+        """Sample the latent parameters of the likelihood itself; most have none."""
+        return {}
+
+    @abstractmethod
+    def distribution(self, f: Tensor, **parameters: Tensor) -> Any:
+        """The distribution of the observations given outputs f (n, ...)."""
+
+    def targets(self, f: Tensor, y: Tensor) -> Tensor:
+        """Check observations y against outputs f, and give them the shape of one draw."""
+        check_device("y", y, f.device, "the network's output is")
+        event = f.shape[1:]
+        if y.shape == f.shape:
+            return y.to(f.dtype)
+        if y.shape[:1] == f.shape[:1] and y.numel() == f.numel():  # (n,) for (n, 1)
+            return y.to(f.dtype).reshape(f.shape)
+        raise ValueError(
+            f"y has shape {tuple(y.shape)}, but the network's output has {tuple(f.shape)}: "
+            f"{type(self).__name__} needs one target for each output. "
+            f"Pass y of shape ({f.shape[0]}, {', '.join(map(str, event)) or ''})."
+        )
+
+
+@dataclass(frozen=True)
+class Gaussian(Likelihood):
+    """Real observations around the output, with one noise scale.
+
+    Args:
+        scale: The standard deviation of the noise: a positive number, a tensor that broadcasts
+            against the output, or a distribution, which makes it a latent site `scale`. At the maximum of weights and
+            noise together the noise has shrunk to what an overfitted network leaves: let a walk leave from the trained
+            weights and a noise that held-out rows support, `run(x, y, map_params={**weights, "scale": noise})`.
+
+    Example:
+        >>> Gaussian(0.3).distribution(torch.zeros(5, 1)).batch_shape
+        torch.Size([5])
+    """
+
+    scale: Any = 1.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.scale, torch.distributions.Distribution):
+            return
+        try:
+            scale = torch.as_tensor(self.scale, device="cpu")
+            sound = bool(((scale > 0) & scale.isfinite()).all())
+        except (TypeError, RuntimeError):
+            sound = False
+        if not sound:
+            raise ValueError(
+                f"scale must be positive, got {self.scale}: it is the noise's standard deviation. "
+                "Pass a positive number, or a distribution to infer it."
+            )
+
+    def parameters(self, f: Tensor) -> dict[str, Tensor]:
+        if isinstance(self.scale, torch.distributions.Distribution):
+            return {"scale": pyro.sample("scale", self.scale)}
+        return {}
+
+    def distribution(self, f: Tensor, **parameters: Tensor) -> Any:
+        scale = parameters.get("scale", self.scale)
+        if not isinstance(scale, Tensor):
+            scale = f.new_full((), float(scale))
+        if torch.broadcast_shapes(f.shape, scale.shape) != f.shape:
+            raise ValueError(
+                f"scale has shape {tuple(scale.shape)}, which does not broadcast to the output's {tuple(f.shape)}: "
+                "the likelihood would count the data several times. Pass a number, or one scale an output."
+            )
+        return dist.Normal(f, scale.to(f)).to_event(f.dim() - 1)
+
+
+@dataclass(frozen=True)
+class HeteroscedasticGaussian(Likelihood):
+    """Real observations; the first half of the outputs is the mean, softplus of the second the scale.
+
+    Example:
+        >>> HeteroscedasticGaussian().distribution(torch.zeros(5, 2)).event_shape
+        torch.Size([1])
+    """
+
+    floor: float = 1e-4  # keeps the density bounded where the network fits a point exactly
+
+    def __post_init__(self) -> None:
+        check_number("floor", self.floor, "it is the least deviation of the noise.", or_zero=True)
+
+    def _check(self, f: Tensor) -> None:
+        if f.dim() < 2 or f.shape[-1] % 2:
+            raise ValueError(
+                f"the network's output has shape {tuple(f.shape)}: HeteroscedasticGaussian reads a mean "
+                "and a raw scale for each target. Give the last layer two outputs a target."
+            )
+
+    def distribution(self, f: Tensor, **parameters: Tensor) -> Any:
+        self._check(f)
+        mean, raw_scale = f.chunk(2, dim=-1)
+        return dist.Normal(mean, softplus(raw_scale) + self.floor).to_event(f.dim() - 1)
+
+    def targets(self, f: Tensor, y: Tensor) -> Tensor:
+        self._check(f)
+        return super().targets(f[..., : f.shape[-1] // 2], y)
+
+
+@dataclass(frozen=True)
+class Categorical(Likelihood):
+    """Class labels 0 to C - 1 from C logits.
+
+    Example:
+        >>> Categorical().distribution(torch.zeros(5, 3)).probs[0]
+        tensor([0.3333, 0.3333, 0.3333])
+    """
+
+    def distribution(self, f: Tensor, **parameters: Tensor) -> Any:
+        return dist.Categorical(logits=f)
+
+    def targets(self, f: Tensor, y: Tensor) -> Tensor:
+        check_device("y", y, f.device, "the network's output is")
+        if f.dim() < 2 or f.shape[-1] < 2:
+            raise ValueError(
+                f"the network's output has shape {tuple(f.shape)}: Categorical reads one logit a class. "
+                "For two classes with a single logit use Bernoulli()."
+            )
+        if y.shape == (*f.shape[:-1], 1):
+            y = y.squeeze(-1)
+        if y.shape != f.shape[:-1]:
+            raise ValueError(
+                f"y has shape {tuple(y.shape)}, but the network gives logits of shape {tuple(f.shape)}: "
+                f"Categorical needs one label an input. Pass y of shape {tuple(f.shape[:-1])} "
+                "(class numbers, not one-hot)."
+            )
+        if y.is_floating_point():
+            raise ValueError(
+                f"y is {y.dtype}: class labels are whole numbers from 0 to {f.shape[-1] - 1}. "
+                "Pass y.long() if it holds class numbers."
+            )
+        return y.long()
+
+
+@dataclass(frozen=True)
+class Bernoulli(Likelihood):
+    """Zeros and ones, from one logit each.
+
+    Example:
+        >>> Bernoulli().distribution(torch.zeros(5, 1)).mean[0]
+        tensor([0.5000])
+    """
+
+    def distribution(self, f: Tensor, **parameters: Tensor) -> Any:
+        return dist.Bernoulli(logits=f).to_event(f.dim() - 1)
+
+
+@dataclass(frozen=True)
+class Poisson(Likelihood):
+    """Counts; the output is the logarithm of the rate.
+
+    Example:
+        >>> Poisson().distribution(torch.zeros(5, 1)).mean[0]
+        tensor([1.])
+    """
+
+    def distribution(self, f: Tensor, **parameters: Tensor) -> Any:
+        return dist.Poisson(f.exp()).to_event(f.dim() - 1)

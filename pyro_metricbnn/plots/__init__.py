@@ -1,0 +1,18 @@
+"""Pictures of predictions, walks and latent spaces: `from pyro_metricbnn import plots`.
+
+In: what `MetricBNN` found, or a part of it, and an axes or None.  Out: the axes, labelled. No style is changed, no
+window opened, and no random number of yours used up. Needs matplotlib: pip install 'pyro_metricbnn[plots]'.
+"""
+
+from .predictions import plot_band, plot_decision, plot_reliability
+from .walks import plot_energy, plot_losses, plot_segments, plot_walks
+
+__all__ = [
+    "plot_band",
+    "plot_decision",
+    "plot_energy",
+    "plot_losses",
+    "plot_reliability",
+    "plot_segments",
+    "plot_walks",
+]

@@ -1,0 +1,240 @@
+"""Pictures of the walk and of the latent space: projected walks, energies, segments, losses.
+
+In: a run or a part of it, and an axes or None.  Out: the axes, labelled.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..energy.potential import BatchedPotential
+from ..inference import MetricBNN
+from ..latent.autoencoder_map import BEND_EVERY, AutoencoderMap
+from ..latent.latent_map import LatentMap
+from ..runtime.arguments import WrongTypeError, check_count, check_type
+from ..walk.trajectories import Trajectories
+from .canvas import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    array,
+    axes_for,
+    draw_field,
+    legend_below,
+    own_numbers,
+    window,
+)
+from .plane import Plane
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+DARKEST = 0.01  # of the energies in a plane: the few below would take the colours that show the fiber
+MAX_POINTS = 20  # of a walk that are encoded
+MAX_NUMBERS = 2_000_000  # of thetas that are encoded at once
+
+
+def _walks(walks: Trajectories | MetricBNN) -> Trajectories:
+    if isinstance(walks, MetricBNN):
+        return walks.trajectories
+    if not isinstance(walks, Trajectories):
+        raise WrongTypeError(f"walks must be Trajectories or a MetricBNN that has run, got {type(walks).__name__}.")
+    return walks
+
+
+def plot_walks(
+    walks: Trajectories | MetricBNN,
+    potential: BatchedPotential | None = None,
+    *,
+    grid_size: int = 60,
+    legend: bool = True,
+    ax: Axes | None = None,
+) -> Axes:
+    """Walks, projected onto the plane through the MAP along their two principal components; behind them U on it.
+
+    A walk leaves the plane: what it seems to cross, it goes around. So the colours say how thin the fiber is there,
+    not which energies the walks had; for those see `plot_energy`.
+
+    Args:
+        walks: A run, or its trajectories.
+        potential: The energy to draw; None for the run's own (of a loader's last batch), without a run for none.
+        grid_size: Points a side at which the energy is computed.
+        legend: Draw a legend.
+        ax: Where to draw; None for a new figure.
+
+    Example:
+        >>> plots.plot_walks(walk, BatchedPotential(model, x, y), grid_size=10).get_title()
+        ''
+    """
+    trajectories = _walks(walks)
+    check_count("grid_size", grid_size, "a grid has two points a side or more.", least=2)
+    check_type("potential", potential, (BatchedPotential, type(None)), "a BatchedPotential, or None")
+    if potential is not None and potential.dim != trajectories.sites.dim:
+        raise ValueError(
+            f"the potential has {potential.dim} coordinates, the walks {trajectories.sites.dim}: it is another model's."
+        )
+    plane = Plane.of_walks(trajectories)
+    ax = axes_for(ax, 5.8, 4.6)
+    from matplotlib.patheffects import withStroke
+
+    if potential is None and isinstance(walks, MetricBNN):
+        args, kwargs = walks.kernel.example_arguments
+        with own_numbers(trajectories.energies.device):  # a look at the model draws from it
+            potential = BatchedPotential(walks.model, *args, **kwargs)
+    points = plane.project(trajectories.thetas.to(trajectories.sites.dtype)).detach().cpu()  # (N, T + 1, 2)
+    if potential is not None:
+        _draw_energy(ax, plane, potential, points, grid_size)
+    outline = [withStroke(linewidth=1.8, foreground=BLACK, alpha=0.6)]  # to be seen on light and dark energies
+    for i, walk in enumerate(array(points)):
+        ax.plot(*walk.T, color="white", lw=0.9, path_effects=outline, label=None if i else "walks")
+    ax.plot(*array(points[:, -1]).T, "o", color=ORANGE, mec="black", mew=0.5, ms=5, label="their ends")
+    ax.plot(*points[0, 0].tolist(), "*", color=VERMILLION, mec="white", mew=0.8, ms=15, label="MAP")
+    ax.set(**{f"{side}label": f"component {i + 1} ({plane.shares[i]:.0%})" for i, side in enumerate("xy")})
+    if legend:
+        legend_below(ax)
+    return ax
+
+
+def _draw_energy(ax: Axes, plane: Plane, potential: BatchedPotential, points: Tensor, grid_size: int) -> None:
+    """U on the plane, from its lowest up, in logarithms: it rises over orders of magnitude."""
+    from matplotlib.colors import LogNorm
+
+    sides = window(points.flatten(0, 1), 0.1, grid_size)
+    energies = plane.energies(potential, *(side.to(plane.origin.device, points.dtype) for side in sides))
+    good = energies[energies.isfinite()]
+    above = (energies.nan_to_num(float("inf")) - good.min()).clamp(1.0, float((good - good.min()).max().clamp_min(2.0)))
+    lowest = float(above.quantile(DARKEST))
+    mesh = draw_field(ax, sides, above, norm=LogNorm(vmin=lowest))
+    ax.figure.colorbar(mesh, ax=ax, label="U above its lowest in this plane")
+
+
+def plot_energy(walks: Trajectories | MetricBNN, *, legend: bool = True, ax: Axes | None = None) -> Axes:
+    """The potential energy along each walk. A healthy one climbs from the MAP, then stays level.
+
+    Args:
+        walks: A run, or its trajectories.
+        legend: Draw a legend.
+        ax: Where to draw; None for a new figure.
+
+    Example:
+        >>> plots.plot_energy(walk).get_ylabel()
+        'potential energy U'
+    """
+    trajectories = _walks(walks)
+    ax = axes_for(ax)
+    positions, energies = array(trajectories.positions), array(trajectories.energies)
+    good = array(torch.nn.functional.pad(trajectories.is_good, (1, 0), value=True))  # with the MAP: (N, T + 1)
+    for i, (energy, is_good) in enumerate(zip(energies, good, strict=True)):
+        ax.plot(positions[is_good], energy[is_good], color=BLUE, lw=0.9, alpha=0.5, label="walks" if i == 0 else None)
+    star = float(energies[0, 0])
+    ax.axhline(star, color=VERMILLION, ls="--", lw=1.4, label="MAP")
+    ax.axhline(star + trajectories.sites.dim / 2, color=GREEN, ls=":", lw=1.8, label="MAP + D/2, a Gaussian's mean")
+    stopped = (~good).any(1).nonzero()[0].tolist()
+    if stopped:
+        last = [int(good[i].sum()) - 1 for i in stopped]
+        ax.plot(positions[last], energies[stopped, last], "X", color=BLACK, ms=8, label="froze here")
+    ax.set(xlabel="position among the recorded points", ylabel="potential energy U")
+    if legend:
+        legend_below(ax)
+    return ax
+
+
+def plot_segments(
+    latent_map: LatentMap | MetricBNN,
+    trajectories: Trajectories | None = None,
+    *,
+    legend: bool = True,
+    ax: Axes | None = None,
+) -> Axes:
+    """The latent segments that the posterior is uniform on, seen in a plane; with a walk, its encoded points too.
+
+    Args:
+        latent_map: A fitted map, or a run.
+        trajectories: The walk to encode; of a run its own.
+        legend: Draw a legend.
+        ax: Where to draw; None for a new figure.
+
+    Example:
+        >>> plots.plot_segments(KernelMap().fit(walk), walk).get_xlabel()
+        'latent direction 1'
+    """
+    if isinstance(latent_map, MetricBNN):
+        return plot_segments(latent_map.latent_map, trajectories or latent_map.trajectories, legend=legend, ax=ax)
+    check_type("latent_map", latent_map, LatentMap, "a fitted LatentMap, or a MetricBNN that has run")
+    check_type("trajectories", trajectories, (Trajectories, type(None)), "the Trajectories of a walk, or None")
+    if not hasattr(latent_map, "theta_star"):
+        raise ValueError("the latent map has not been fitted: call fit(trajectories) first.")
+    plane = Plane.of_segments(latent_map)
+    ends = plane.project(latent_map.ends.detach()).cpu()  # (N, 2)
+    ax = axes_for(ax, 5.0, 4.6)
+    start = latent_map.start
+    for i, (a, b) in enumerate(ends.tolist()):
+        if start > 0:
+            ax.plot([0, start * a], [0, start * b], color=GREY, lw=1.0, ls=":", label=None if i else "approach")
+        ax.plot([start * a, a], [start * b, b], color=SKY, lw=3.5, label=None if i else "segments")
+    if trajectories is not None:
+        points = array(plane.project(_encoded(latent_map, trajectories)))
+        ax.plot(*points.T, ".", color=BLACK, ms=4, label="encoded walk")
+    ax.plot(0, 0, "*", color=VERMILLION, mec="white", mew=0.8, ms=15, label="MAP")
+    ax.set(xlabel="latent direction 1", ylabel="latent direction 2", aspect="equal", adjustable="datalim")
+    if legend:
+        legend_below(ax)
+    return ax
+
+
+def _encoded(latent_map: LatentMap, trajectories: Trajectories) -> Tensor:
+    """The latent points (S, k) of some of each walk's good points, a few at once."""
+    every = math.ceil(trajectories.num_steps / MAX_POINTS)
+    good = trajectories.is_good[:, ::every].to(trajectories.thetas.device)
+    points = trajectories.thetas[:, 1::every][good]
+    points = points.to(latent_map.theta_star)
+    at_once = max(1, MAX_NUMBERS // points.shape[1])
+    return torch.cat([latent_map.encode(part)[0] for part in points.split(at_once)])
+
+
+def plot_losses(latent_map: AutoencoderMap | MetricBNN, *, legend: bool = True, ax: Axes | None = None) -> Axes:
+    """The parts of an autoencoder's loss, epoch by epoch, and how bent the latent walks still are.
+
+    The part that drives other points apart changes its sign: it is on the right, in its own units.
+
+    Args:
+        latent_map: A fitted `AutoencoderMap`, or a run with one.
+        legend: Draw a legend.
+        ax: Where to draw; None for a new figure.
+
+    Example:
+        >>> plots.plot_losses(AutoencoderMap(2, num_epochs=20).fit(walk, progress=False)).get_xlabel()
+        'epoch'
+    """
+    fitted = latent_map.latent_map if isinstance(latent_map, MetricBNN) else latent_map
+    if not isinstance(fitted, AutoencoderMap) or not fitted.losses:
+        raise ValueError(
+            f"{type(fitted).__name__} has no losses to draw: KernelMap is not trained, and an AutoencoderMap has them "
+            "after fit(trajectories)."
+        )
+    ax, losses, bends = axes_for(ax), fitted.losses, fitted.bends
+    epochs = range(1, len(losses) + 1)
+    names = {"plus": ("neighbours", BLUE), "reconstruction": ("reconstruction", ORANGE), "segment": ("segments", GREEN)}
+    for key, (name, colour) in names.items():
+        if key in losses[0]:
+            ax.plot(epochs, [row[key] for row in losses], color=colour, lw=1.5, label=name)
+    if bends:
+        at = [BEND_EVERY * (i + 1) for i in range(len(bends))]
+        ax.plot(at, bends, color=BLACK, ls="--", lw=1.2, label="bend")
+    right = ax.twinx()
+    right.plot(epochs, [row["minus"] for row in losses], color=PURPLE, lw=1.5)
+    right.set_ylabel("others apart", color=PURPLE)
+    ax.plot([], [], color=PURPLE, label="others apart (right)")
+    ax.set(xlabel="epoch", ylabel="loss; bend as a part of the chord", yscale="log")
+    if legend:
+        legend_below(ax, columns=3)
+    return ax

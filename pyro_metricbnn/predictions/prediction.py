@@ -1,0 +1,275 @@
+"""Draws of theta -> predictions, for all draws at once.
+
+In: a Pyro model, samples by site (S, ...) and new inputs.  Out: `Prediction`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from ..energy.handlers import Unvalidated
+from ..model.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
+from ..model.network import BayesianNetwork
+from ..model.sites import check_observed
+from ..runtime.arguments import (
+    WrongTypeError,
+    check_count,
+    check_device,
+    check_mapping,
+    check_part,
+    check_tensor,
+    does_not_run,
+)
+from ..runtime.out_of_memory import is_out_of_memory, with_less_at_once
+from ..runtime.threads import in_turn
+
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What a posterior predicts at n inputs.
+
+    Args:
+        f: The network's output for each draw: (S, n, ...).
+        likelihood: What the output means.
+        parameters: The likelihood's own latent parameters by draw: (S, ...).
+    """
+
+    f: Tensor
+    likelihood: Likelihood
+    parameters: Mapping[str, Tensor]
+
+    def _each(self, function: Callable[[Any], Any]) -> Any:
+        """A function of the distribution of the observations under each draw, for all draws at once: (S, ...)."""
+
+        def of(f: Tensor, parameters: dict[str, Tensor]) -> Any:
+            return function(self.likelihood.distribution(f, **parameters))
+
+        parameters = dict(self.parameters)
+        with Unvalidated():
+            try:
+                return vmap(of, randomness="different")(self.f, parameters)
+            except RuntimeError:  # a likelihood without batching rules
+                rows = [of(f, {name: value[s] for name, value in parameters.items()}) for s, f in enumerate(self.f)]
+                return (
+                    tuple(map(torch.stack, zip(*rows, strict=True)))
+                    if isinstance(rows[0], tuple)
+                    else torch.stack(rows)
+                )
+
+    @property
+    def num_samples(self) -> int:
+        """S."""
+        return len(self.f)
+
+    @cached_property
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the observations under each draw: (S, n, ...)."""
+        return self._each(lambda distribution: (distribution.mean, distribution.variance))
+
+    @property
+    def expected(self) -> Tensor:
+        """The mean of the observations under each draw: (S, n, ...); for classes their probabilities (S, n, C)."""
+        return self.f.softmax(-1) if isinstance(self.likelihood, Categorical) else self._moments[0]
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean of the observations; class probabilities for classes."""
+        return self.probs if isinstance(self.likelihood, Categorical) else self._moments[0].mean(0)
+
+    @property
+    def noise_std(self) -> Tensor:
+        """The part of the deviation that the data would have even if the weights were known."""
+        if isinstance(self.likelihood, Categorical):
+            probs = self.f.softmax(-1)
+            return (probs * (1 - probs)).mean(0).sqrt()
+        return self._moments[1].mean(0).sqrt()
+
+    @property
+    def model_std(self) -> Tensor:
+        """The part of the deviation that comes from not knowing the weights."""
+        if isinstance(self.likelihood, Categorical):
+            return self.f.softmax(-1).std(0, correction=0)
+        return self._moments[0].std(0, correction=0)
+
+    @property
+    def std(self) -> Tensor:
+        """The deviation of the observations: noise and model together."""
+        return (self.noise_std**2 + self.model_std**2).sqrt()
+
+    @property
+    def probs(self) -> Tensor:
+        """Mean class probabilities: (n, C), or (n, ...) of a one."""
+        if isinstance(self.likelihood, Categorical):
+            return self.f.softmax(-1).mean(0)
+        if isinstance(self.likelihood, Bernoulli):
+            return self.f.sigmoid().mean(0)
+        raise ValueError(f"probs are for classes; this prediction's likelihood is {type(self.likelihood).__name__}.")
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy of the mean probabilities (n,): all the uncertainty there is."""
+        return _entropy(self._class_probs().mean(0))
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """How much of the entropy comes from not knowing the weights (n,)."""
+        return self.entropy - _entropy(self._class_probs()).mean(0)
+
+    def _class_probs(self) -> Tensor:
+        """(S, n, C)."""
+        if isinstance(self.likelihood, Categorical):
+            return self.f.softmax(-1)
+        if isinstance(self.likelihood, Bernoulli):
+            one = self.f.sigmoid().reshape(*self.f.shape[:2], -1)
+            return torch.cat([1 - one, one], dim=-1)
+        raise ValueError(f"entropies are for classes; this likelihood is {type(self.likelihood).__name__}.")
+
+    def quantile(self, q: float) -> Tensor:
+        """The q-quantile of new observations, from one observation a draw."""
+        check_part("q", q, "it is the probability below the quantile.")
+        return self.sample().to(self.f.dtype).quantile(q, dim=0)
+
+    def sample(self) -> Tensor:
+        """One new observation a draw: (S, n, ...)."""
+        return self._each(lambda distribution: distribution.sample())
+
+    def points(self, num_points: int = 2000) -> Tensor:
+        """At least so many equally likely observations (P, n, ...), as many of each draw.
+
+        Under normal noise they are quantiles, the same at each call; under other noise they are random.
+        """
+        check_count("num_points", num_points, "it counts observations.")
+        each = math.ceil(num_points / self.num_samples)  # K
+        if not isinstance(self.likelihood, (Gaussian, HeteroscedasticGaussian)):
+            return torch.cat([self.sample().to(self.f.dtype) for _ in range(each)])
+        mean, variance = self._moments
+        # Draw s has the levels (k + shift_s) / K; shifts by the golden ratio, so that all draws' levels together are
+        # evenly spread too: with the same levels for each, many draws that agree would have K points between them.
+        shift = (torch.arange(self.num_samples, device=mean.device, dtype=torch.float64) + 0.5) * GOLDEN % 1
+        levels = (torch.arange(each, device=mean.device)[:, None] + shift) / each  # (K, S)
+        normal = torch.special.ndtri(levels).to(mean).reshape(each, -1, *[1] * (mean.dim() - 1))
+        return (mean + variance.sqrt() * normal).flatten(0, 1)
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """Log predictive density of each observation (n,), averaged over draws before the logarithm."""
+        y = self.likelihood.targets(self.f[0], y)
+        first = {name: value[0] for name, value in self.parameters.items()}
+        check_observed("y", self.likelihood.distribution(self.f[0], **first), y)
+        each = self._each(lambda distribution: distribution.log_prob(y))
+        return each.logsumexp(0) - math.log(self.num_samples)
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    return -(probs * probs.clamp_min(torch.finfo(probs.dtype).tiny).log()).sum(-1)
+
+
+def predict(
+    model: BayesianNetwork, samples: Mapping[str, Tensor], x: Any, *, chunk_size: int | None = None
+) -> Prediction:
+    """The predictions of a bayesianized network for samples by site: the network's output for all draws at once.
+
+    Args:
+        model: A model made by `bayesianize`.
+        samples: (S, ...) a site, as `get_samples`, `draw` and Pyro's `MCMC.get_samples` give them.
+        x: New inputs, or a tuple of a network's several inputs.
+        chunk_size: At most this many rows of x at once, for when memory is short. Where it turns out to be, half as
+            many are tried, and said.
+
+    Example:
+        >>> predict(model, walk.samples(), x).mean.shape
+        torch.Size([20, 1])
+    """
+    if not isinstance(model, BayesianNetwork):
+        raise WrongTypeError(
+            "predict is for networks made models by bayesianize; for others use pyro.infer.Predictive."
+        )
+    if chunk_size is not None:
+        check_count("chunk_size", chunk_size, "it counts rows of x.")
+    with in_turn():  # while another thread predicts, the module has that one's weights
+        weights = _weights(model, samples)
+    inputs = x if isinstance(x, tuple) else (x,)
+    _check_inputs(inputs, next(iter(weights.values())).device)
+    num_rows = next((len(value) for value in inputs if torch.is_tensor(value) and value.dim()), 1)
+    run = partial(_outputs, model, weights, inputs, num_rows)
+    f = with_less_at_once(run, min(chunk_size or num_rows, num_rows), "rows of x", "predict")
+    _check_outputs(f, inputs)
+    parameters = {name: value for name, value in samples.items() if name not in weights}
+    return Prediction(f=f, likelihood=model.likelihood, parameters=parameters)
+
+
+def _weights(model: BayesianNetwork, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The draws of the network's weights, (S, ...) each, in its precision."""
+    check_mapping("samples", samples, "draws (S, ...)")
+    missing = [name for name in model.names if name not in samples]
+    if missing:
+        raise ValueError(f"the samples lack the site {missing[0]!r}: pass what get_samples, draw or MCMC give, whole.")
+    weights, num_draws = {}, 0
+    for name in model.names:
+        value, own = samples[name], model.net.get_parameter(name)
+        check_device(f"the samples of {name!r}", value, own.device, "the network is")
+        num_draws = num_draws or len(value) if value.dim() else 0
+        if not num_draws or value.shape != (num_draws, *own.shape):
+            raise ValueError(
+                f"the samples of {name!r} have shape {tuple(value.shape)}, but must be ({num_draws or 'draws'}, "
+                f"{', '.join(map(str, own.shape))}), at least one draw, as many of each site. Pass what get_samples() "
+                "or draw give."
+            )
+        if not bool(value.isfinite().all()):
+            raise ValueError(
+                f"the samples of {name!r} have {int((~value.isfinite()).sum())} entries that are not finite: leave "
+                "those draws out."
+            )
+        weights[name] = value.to(own.dtype)
+    return weights
+
+
+def _check_inputs(inputs: tuple[Any, ...], device: torch.device) -> None:
+    for value in inputs:
+        if value is None or isinstance(value, (str, int, float)) or type(value).__module__ == "numpy":
+            check_tensor("x", value)
+        if torch.is_tensor(value):
+            check_device("x", value, device, "the network is")
+            if value.dim() and not len(value):
+                raise ValueError(f"x has shape {tuple(value.shape)}: there is no row to predict at. Pass at least one.")
+
+
+def _check_outputs(f: Tensor, inputs: tuple[Any, ...]) -> None:
+    """Refuse inputs that are not finite, where the network does not know what to do with them."""
+    if bool(f.isfinite().all()):
+        return
+    wrong = sum(int((~value.isfinite()).sum()) for value in inputs if torch.is_tensor(value))
+    if wrong:
+        raise ValueError(
+            f"x has {wrong} entries that are not finite, and so has what the network makes of them: drop or impute "
+            "those rows."
+        )
+
+
+def _outputs(
+    model: BayesianNetwork, weights: dict[str, Tensor], inputs: tuple[Any, ...], num_rows: int, size: int
+) -> Tensor:
+    """The network's output for all draws (S, n, ...), from so many rows of its inputs at once."""
+    parts = [inputs] if size >= num_rows else [_rows(inputs, slice(i, i + size)) for i in range(0, num_rows, size)]
+    try:
+        with torch.no_grad(), in_turn():  # a functional call lends the module other weights
+            outputs = [vmap(lambda w, part=part: functional_call(model.net, w, part))(weights) for part in parts]
+    except (TypeError, RuntimeError, AttributeError) as error:
+        if is_out_of_memory(error):
+            raise
+        advice = "Pass inputs such as it was trained on."
+        raise does_not_run("the network does not run on x", inputs, {}, error, advice) from error
+    return torch.cat(outputs, dim=1)
+
+
+def _rows(inputs: tuple[Any, ...], rows: slice) -> tuple[Any, ...]:
+    return tuple(value[rows] if torch.is_tensor(value) else value for value in inputs)

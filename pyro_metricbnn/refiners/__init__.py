@@ -1,0 +1,12 @@
+"""What keeps a drifting particle on the low-loss fiber, from one recorded point to the next.
+
+In: `Particles` on a `Ground`.  Out: the particles at the next point, and the energy error made.
+To add here: a refiner, one frozen class with `reach`, `num_gradients` and `advance`.
+"""
+
+from .pull_back import Adam, Descent
+from .refiner import Refiner
+from .state import Ground, Particles
+from .steer import Steer
+
+__all__ = ["Adam", "Descent", "Ground", "Particles", "Refiner", "Steer"]

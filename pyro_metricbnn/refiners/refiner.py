@@ -1,0 +1,67 @@
+"""What keeps a drifting particle on the low-loss fiber.
+
+In: particles at one recorded point.  Out: the particles at the next, and the energy error made.
+
+A refiner is a frozen set of knobs. Every one has `advance`, a recorded step; `approach` is for one
+that has to leave the MAP, or to tune itself, before the first point is recorded.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from torch import Tensor
+
+from .state import Ground, Particles
+
+NUM_POINTS = 100  # recorded, by default
+
+
+class Refiner(ABC):
+    """Takes particles from one recorded point of the walk to the next."""
+
+    has_step_size: ClassVar[bool] = False  # whether particles carry one
+
+    def padding(self, dim: int) -> int:
+        """How many coordinates to add to a model of `dim`."""
+        return 0
+
+    def units(self, ground: Ground) -> Tensor:
+        """What a drift of length 1 means in each coordinate (D,)."""
+        return ground.scale
+
+    @property
+    def num_points(self) -> int:
+        """T where nothing else is said."""
+        return NUM_POINTS
+
+    @abstractmethod
+    def reach(self, ground: Ground) -> float:
+        """How far the drift alone would go from one recorded point to the next."""
+
+    def approach_length(self, ground: Ground) -> float:
+        """How far the drift goes before the record begins."""
+        return 0.0
+
+    @abstractmethod
+    def num_gradients(self, ground: Ground) -> int:
+        """About how many gradients a whole walk takes."""
+
+    def approach(self, ground: Ground, particles: Particles) -> tuple[Ground, Particles]:
+        """Go to where the record begins, by default the MAP; the ground comes back with what was learned of it."""
+        return ground, particles
+
+    @abstractmethod
+    def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
+        """One recorded step: the new particles, and the energy error (N,) that it made.
+
+        Where their `path` does not say how far they have gone, it was as far as `reach` says.
+        """
+
+    def relax(self, ground: Ground, theta: Tensor, num_refinements: int, step_size: float = 0.0) -> Tensor:
+        """Take points (N, D) that lie near the fiber onto it, by so many gradients each.
+
+        `step_size` is what a walk there had come to; 0 where it is not known.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no `relax`, which refines single points.")

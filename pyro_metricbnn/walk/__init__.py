@@ -1,0 +1,11 @@
+"""From a model to the record of its walks: the search for the MAP, the loop, checkpoints, the kernel.
+
+In: a Pyro model and its data.  Out: `Trajectories`, thetas (N, T + 1, D); or a chain in Pyro's own MCMC.
+To change here: where a walk leaves from, what is recorded of it, how it goes on after it was killed.
+"""
+
+from .kernel import DriftRefineKernel
+from .map_search import MapEstimate, find_map
+from .trajectories import Trajectories
+
+__all__ = ["DriftRefineKernel", "MapEstimate", "Trajectories", "find_map"]
