@@ -109,6 +109,41 @@ def test_a_sampled_scale_is_the_one_of_the_density() -> None:
     torch.testing.assert_close(density.log_prob(F1 + 1), gaussian_log_prob(F1, float(torch.tensor(0.2)), F1 + 1))
 
 
+# -------------------------------------------------------------------------------- what is said of them
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(0.3), HeteroscedasticGaussian(), Bernoulli(), Poisson()])
+def test_moments_are_those_of_the_distribution(likelihood: Likelihood) -> None:
+    f = noise(6, 2)
+    mean, variance = likelihood.moments(f)
+    torch.testing.assert_close((mean, variance), (likelihood.distribution(f).mean, likelihood.distribution(f).variance))
+
+
+def test_moments_of_classes_are_their_probabilities_and_how_they_scatter() -> None:
+    probs = F3.softmax(-1)
+    torch.testing.assert_close(Categorical().moments(F3), (probs, probs - probs**2))
+
+
+@pytest.mark.parametrize(("likelihood", "f", "shape"), [(Categorical(), F3, (6, 3)), (Bernoulli(), F2x2, (6, 2, 2, 2))])
+def test_probabilities_of_all_classes_sum_to_one(likelihood: Likelihood, f: Tensor, shape: tuple[int, ...]) -> None:
+    probs = likelihood.class_probs(f)
+    assert probs.shape == shape
+    torch.testing.assert_close(probs.sum(-1), torch.ones_like(probs[..., 0]))
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(0.3), HeteroscedasticGaussian(), Poisson()])
+def test_numbers_have_no_class_probabilities(likelihood: Likelihood) -> None:
+    assert likelihood.observes == "numbers"
+    with pytest.raises(ValueError, match="for classes"):
+        likelihood.class_probs(F1)
+
+
+def test_what_is_identified_of_logits_does_not_change_with_a_shift_of_all() -> None:
+    seen = Categorical().identified(F3)
+    torch.testing.assert_close(Categorical().identified(F3 + F1), seen)
+    torch.testing.assert_close(Categorical().class_probs(seen), Categorical().class_probs(F3))
+
+
 # ------------------------------------------------------------------------------------------- targets
 
 

@@ -178,3 +178,31 @@ def test_probabilities_of_a_regression_are_refused() -> None:
     model, samples = drawn(Gaussian(0.3), 1)
     with pytest.raises(ValueError, match="probs are for classes"):
         predict(model, samples, X).probs  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "num_outputs", "said"),
+    [
+        (Gaussian(0.3), 1, "Prediction(20 draws at 40 inputs, Gaussian(scale=0.3))"),
+        (Gaussian(torch.linspace(0.1, 1, 40)[:, None]), 1, "Prediction(20 draws at 40 inputs, Gaussian(...))"),
+    ],
+)
+def test_a_prediction_prints_in_one_line(likelihood: Likelihood, num_outputs: int, said: str) -> None:
+    assert repr(predict(*drawn(likelihood, num_outputs), X)) == said
+
+
+def test_entropies_of_a_regression_are_refused() -> None:
+    with pytest.raises(ValueError, match="entropies are for classes; Gaussian has none"):
+        predict(*drawn(Gaussian(0.3), 1), X).entropy  # noqa: B018
+
+
+def test_a_likelihood_needs_a_distribution_alone() -> None:
+    class Laplace(Likelihood):
+        def distribution(self, f: Tensor, **parameters: Tensor) -> Any:
+            return dist.Laplace(f, 0.5).to_event(1)
+
+    prediction = predict(*drawn(Laplace(), 1), X)
+    torch.testing.assert_close(prediction.mean, prediction.f.mean(0))
+    torch.testing.assert_close(prediction.noise_std, torch.full((40, 1), 0.5**0.5))
+    assert prediction.points(100).shape == (100, 40, 1)
+    assert prediction.log_prob(Y).shape == (40,)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..diagnostics.calibration import RealCalibration, class_probs
+from ..diagnostics.calibration import RealCalibration
 from ..inference import MetricBNN
 from ..model.likelihoods import Bernoulli, Categorical
 from ..plots.canvas import CLASSES, GREY, MARKERS, array, legend_below
@@ -107,7 +107,7 @@ def _reliability(task: Task, evidence: Sequence[Evidence]) -> list[Section]:
 
     def draw(one: Evidence, ax: Axes) -> None:
         if one.prediction is not None:  # in as many bins as the table's figure
-            plot_reliability(class_probs(one.prediction), y.reshape(-1), num_bins=15, legend=False, ax=ax)
+            plot_reliability(one.prediction.class_probs, y.reshape(-1), num_bins=15, legend=False, ax=ax)
 
     text = f"How often predictions of {_data_name(task)} came true, against how sure they were: honest on the diagonal."
     return [Section(title="Reliability", text=text, pictures=panels(evidence, draw, "Reliability diagram"))]

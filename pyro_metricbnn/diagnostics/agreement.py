@@ -15,9 +15,8 @@ import torch
 from pyro.ops.stats import quantile
 from torch import Tensor
 
-from ..model.likelihoods import Bernoulli, Categorical
 from ..predictions.prediction import Prediction
-from .calibration import check_prediction, class_probs
+from .calibration import check_prediction
 
 NUM_LEVELS = 1000  # quantiles that are compared
 
@@ -98,8 +97,8 @@ def agreement(prediction: Prediction, reference: Prediction) -> ClassAgreement |
             f"the outputs have shapes {tuple(prediction.f.shape)} and {tuple(reference.f.shape)}, draws first: all but "
             "the number of draws must be the same. Predict both at the same inputs."
         )
-    if isinstance(prediction.likelihood, (Categorical, Bernoulli)):
-        p, q = class_probs(prediction), class_probs(reference)
+    if prediction.likelihood.observes == "classes":
+        p, q = prediction.class_probs, reference.class_probs
         same = p.argmax(-1) == q.argmax(-1)
         return ClassAgreement(top_1=float(same.double().mean()), total_variation=total_variation(p, q))
     return RealAgreement(

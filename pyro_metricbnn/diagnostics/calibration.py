@@ -13,7 +13,6 @@ import torch
 from pyro.ops.stats import crps_empirical, quantile
 from torch import Tensor
 
-from ..model.likelihoods import Bernoulli, Categorical
 from ..predictions.prediction import Prediction
 from ..runtime.arguments import WrongTypeError, check_count, check_type
 
@@ -109,7 +108,7 @@ def calibration(
         raise ValueError("y has no observation: pass at least one.")
     if y.is_floating_point() and not bool(y.isfinite().all()):
         raise ValueError(f"y has {int((~y.isfinite()).sum())} entries that are not finite: leave those rows out.")
-    if isinstance(prediction.likelihood, (Categorical, Bernoulli)):
+    if prediction.likelihood.observes == "classes":
         return _of_classes(prediction, y, num_bins)
     return _of_numbers(prediction, y, tuple(levels))
 
@@ -117,14 +116,6 @@ def calibration(
 def check_prediction(name: str, value: Any) -> None:
     """Refuse what is not a prediction."""
     check_type(name, value, Prediction, "a Prediction, as predict or metric.predict give it")
-
-
-def class_probs(prediction: Prediction) -> Tensor:
-    """Mean probabilities of all classes (inputs, C); a Bernoulli has two."""
-    probs = prediction.probs
-    if isinstance(prediction.likelihood, Bernoulli):
-        probs = torch.stack([1 - probs, probs], dim=-1)
-    return probs.flatten(0, -2)
 
 
 def reliability(probs: Tensor, labels: Tensor, num_bins: int = 15) -> Reliability:
@@ -145,7 +136,7 @@ def reliability(probs: Tensor, labels: Tensor, num_bins: int = 15) -> Reliabilit
 
 
 def _of_classes(prediction: Prediction, y: Tensor, num_bins: int) -> ClassCalibration:
-    probs, labels = class_probs(prediction), y.flatten().long()
+    probs, labels = prediction.class_probs, y.flatten().long()
     if bool(((labels < 0) | (labels >= probs.shape[-1])).any()) or not bool((labels == y.flatten()).all()):
         raise ValueError(f"y has values that are no class: labels are whole numbers from 0 to {probs.shape[-1] - 1}.")
     truth = torch.nn.functional.one_hot(labels, probs.shape[-1])

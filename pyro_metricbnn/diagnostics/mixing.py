@@ -18,10 +18,10 @@ import torch
 from pyro.ops.stats import effective_sample_size, gelman_rubin
 from torch import Tensor
 
-from ..model.likelihoods import Categorical
 from ..model.network import BayesianNetwork
 from ..predictions.prediction import predict
 from ..runtime.arguments import WrongTypeError, check_mapping, check_tensor
+from ..runtime.each_draw import for_each
 
 MIN_DRAWS = 4  # a chain, for two halves with a variance each
 NUM_COLUMNS = 32  # function values at once: Pyro's effective sample size takes memory quadratic in the draws
@@ -64,7 +64,7 @@ class FunctionMixing:
 def function_mixing(
     model: BayesianNetwork, samples: Mapping[str, Tensor], x: Any, *, chunk_size: int | None = None
 ) -> FunctionMixing:
-    """R-hat and effective sample size of the network's outputs at x; of logits up to a shift of all classes.
+    """R-hat and effective sample size of the network's outputs at x; of what the likelihood sees of them.
 
     Args:
         model: A model made by `bayesianize`.
@@ -93,10 +93,8 @@ def function_mixing(
             )
         chains = chains or value.shape[:2]
     flat = {name: value.flatten(0, 1) for name, value in samples.items() if value.dim() > 1}
-    f = predict(model, flat, x, chunk_size=chunk_size).f
-    if isinstance(model.likelihood, Categorical):
-        f = f - f.mean(-1, keepdim=True)
-    f = f.unflatten(0, chains)  # (N, T, n, ...)
+    outputs = predict(model, flat, x, chunk_size=chunk_size).f
+    f = for_each(model.likelihood.identified, outputs).unflatten(0, chains)  # (N, T, n, ...)
     return FunctionMixing(r_hat=r_hat(f), ess=ess(f))
 
 

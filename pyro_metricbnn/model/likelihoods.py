@@ -1,13 +1,13 @@
-"""What a network's output means: f (n, ...) -> the distribution of the observations.
+"""What a network's output means: f (n, ...) -> the distribution of the observations, and what can be said of it.
 
-In: the output f of a network for n inputs.  Out: a Pyro distribution with batch shape (n,).
+In: the output f of a network for n inputs.  Out: a Pyro distribution with batch shape (n,), moments, probabilities.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import pyro
 import pyro.distributions as dist
@@ -19,11 +19,16 @@ from ..runtime.arguments import check_device, check_number
 
 
 class Likelihood(ABC):
-    """How observations scatter around a network's output.
+    """How observations scatter around a network's output, and all that others have to know of it.
 
-    A new likelihood is one more class with `distribution`; `parameters` only where it has latent
-    parameters of its own, `expected` only where the output is not what is observed.
+    A new likelihood is one more class. Only `distribution` is a must; override `parameters` where it has latent
+    parameters of its own, `targets` where observations have another shape than the output, `moments` where its
+    distribution has no mean and variance, `identified` where it does not see all of the output. One of classes
+    says `observes = "classes"` and has `class_probs`. f is always the output of one draw of the weights.
     """
+
+    observes: ClassVar[Literal["numbers", "classes"]] = "numbers"
+    has_normal_noise: ClassVar[bool] = False  # then mean and variance say all, and quantiles need no random numbers
 
     def parameters(self, f: Tensor) -> dict[str, Tensor]:
         """Sample the latent parameters of the likelihood itself; most have none."""
@@ -33,10 +38,22 @@ class Likelihood(ABC):
     def distribution(self, f: Tensor, **parameters: Tensor) -> Any:
         """The distribution of the observations given outputs f (n, ...)."""
 
+    def moments(self, f: Tensor, **parameters: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the observations."""
+        distribution = self.distribution(f, **parameters)
+        return distribution.mean, distribution.variance
+
+    def class_probs(self, f: Tensor) -> Tensor:
+        """The probabilities of all classes (n, ..., C), where classes are observed."""
+        raise ValueError(f"class probabilities and entropies are for classes; {type(self).__name__} has none.")
+
+    def identified(self, f: Tensor) -> Tensor:
+        """The output without what the observations cannot tell."""
+        return f
+
     def targets(self, f: Tensor, y: Tensor) -> Tensor:
         """Check observations y against outputs f, and give them the shape of one draw."""
         check_device("y", y, f.device, "the network's output is")
-        event = f.shape[1:]
         if y.shape == f.shape:
             return y.to(f.dtype)
         if y.shape[:1] == f.shape[:1] and y.numel() == f.numel():  # (n,) for (n, 1)
@@ -44,7 +61,7 @@ class Likelihood(ABC):
         raise ValueError(
             f"y has shape {tuple(y.shape)}, but the network's output has {tuple(f.shape)}: "
             f"{type(self).__name__} needs one target for each output. "
-            f"Pass y of shape ({f.shape[0]}, {', '.join(map(str, event)) or ''})."
+            f"Pass y of shape ({f.shape[0]}, {', '.join(map(str, f.shape[1:]))})."
         )
 
 
@@ -53,16 +70,17 @@ class Gaussian(Likelihood):
     """Real observations around the output, with one noise scale.
 
     Args:
-        scale: The standard deviation of the noise: a positive number, a tensor that broadcasts
-            against the output, or a distribution, which makes it a latent site `scale`. At the maximum of weights and
-            noise together the noise has shrunk to what an overfitted network leaves: let a walk leave from the trained
-            weights and a noise that held-out rows support, `run(x, y, map_params={**weights, "scale": noise})`.
+        scale: The standard deviation of the noise: a positive number, a tensor that broadcasts against the output, or
+            a distribution, which makes it a latent site `scale`. At the joint maximum that noise has shrunk to what an
+            overfitted network leaves: let a walk leave from the trained weights and a noise that held-out rows
+            support, `run(x, y, map_params={**weights, "scale": noise})`.
 
     Example:
         >>> Gaussian(0.3).distribution(torch.zeros(5, 1)).batch_shape
         torch.Size([5])
     """
 
+    has_normal_noise = True
     scale: Any = 1.0
 
     def __post_init__(self) -> None:
@@ -105,6 +123,7 @@ class HeteroscedasticGaussian(Likelihood):
         torch.Size([1])
     """
 
+    has_normal_noise = True
     floor: float = 1e-4  # keeps the density bounded where the network fits a point exactly
 
     def __post_init__(self) -> None:
@@ -136,8 +155,22 @@ class Categorical(Likelihood):
         tensor([0.3333, 0.3333, 0.3333])
     """
 
+    observes = "classes"
+
     def distribution(self, f: Tensor, **parameters: Tensor) -> Any:
         return dist.Categorical(logits=f)
+
+    def moments(self, f: Tensor, **parameters: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each class's indicator."""
+        probs = self.class_probs(f)
+        return probs, probs * (1 - probs)
+
+    def class_probs(self, f: Tensor) -> Tensor:
+        return f.softmax(-1)
+
+    def identified(self, f: Tensor) -> Tensor:
+        """Logits that sum to zero: a shift of all of them changes no probability."""
+        return f - f.mean(-1, keepdim=True)
 
     def targets(self, f: Tensor, y: Tensor) -> Tensor:
         check_device("y", y, f.device, "the network's output is")
@@ -171,8 +204,14 @@ class Bernoulli(Likelihood):
         tensor([0.5000])
     """
 
+    observes = "classes"
+
     def distribution(self, f: Tensor, **parameters: Tensor) -> Any:
         return dist.Bernoulli(logits=f).to_event(f.dim() - 1)
+
+    def class_probs(self, f: Tensor) -> Tensor:
+        one = f.sigmoid()
+        return torch.stack([1 - one, one], dim=-1)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ..diagnostics.calibration import check_prediction
 from ..inference import MetricBNN
-from ..model.likelihoods import Bernoulli, Categorical
 from ..predictions.prediction import Prediction
 from ..runtime.arguments import check_count, check_number, check_tensor, check_type
 from .canvas import (
@@ -76,7 +75,8 @@ def plot_band(
     check_prediction("prediction", prediction)
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, got {level}: it is the probability within a band. Try 0.9.")
-    if isinstance(prediction.likelihood, Categorical):
+    of_classes = prediction.likelihood.observes == "classes"
+    if of_classes and prediction.mean.shape[1:].numel() != 1:
         raise ValueError("a band is for numbers; for classes use plot_decision or plot_reliability.")
     inputs, mean = column(x, "x"), column(prediction.mean, "the prediction's mean")
     if len(inputs) != len(mean):
@@ -87,7 +87,7 @@ def plot_band(
     ax, order = axes_for(ax), inputs.argsort()
     along = array(inputs[order])
     edges = ((1 - level) / 2, (1 + level) / 2)
-    if not isinstance(prediction.likelihood, Bernoulli):
+    if not of_classes:
         low, high = _quantiles(_observations(prediction), edges)[:, order].numpy()
         ax.fill_between(along, low, high, color=SKY, alpha=0.3, lw=0, label=f"{level:.0%} of observations")
     if prediction.num_samples > 1:
@@ -187,7 +187,7 @@ def plot_decision(
     sides = window(x, margin, grid_size)
     grid = torch.stack(torch.meshgrid(*sides, indexing="xy"), dim=-1).to(x)  # (B, A, 2)
     prediction = _predicted(predictor, grid.flatten(0, 1), num_samples)
-    probs = _all_classes(prediction.probs)  # (B A, C)
+    probs = prediction.class_probs  # (B A, C)
     shape, num_classes = grid.shape[:2], probs.shape[1]
     field = probs.amax(-1) if show == "confidence" else getattr(prediction, show)
     ranges = {"confidence": (1 / num_classes, 1.0), "entropy": (0.0, math.log(num_classes))}
@@ -221,13 +221,6 @@ def _predicted(predictor: Predictor, x: Tensor, num_samples: int) -> Prediction:
             "lambda x: predict(model, samples, x)."
         )
     return prediction
-
-
-def _all_classes(probs: Tensor) -> Tensor:
-    """(n, C); also from (n,) or (n, 1) of a one."""
-    if probs.shape[1:].numel() == 1:
-        return torch.stack([1 - probs.flatten(), probs.flatten()], dim=-1)
-    return probs
 
 
 def plot_reliability(

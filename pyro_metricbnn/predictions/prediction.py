@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from ..energy.handlers import Unvalidated
-from ..model.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
+from ..model.likelihoods import Likelihood
 from ..model.network import BayesianNetwork
 from ..model.sites import check_observed
 from ..runtime.arguments import (
@@ -28,6 +28,7 @@ from ..runtime.arguments import (
     check_tensor,
     does_not_run,
 )
+from ..runtime.each_draw import for_each
 from ..runtime.out_of_memory import is_out_of_memory, with_less_at_once
 from ..runtime.threads import in_turn
 
@@ -48,23 +49,15 @@ class Prediction:
     likelihood: Likelihood
     parameters: Mapping[str, Tensor]
 
-    def _each(self, function: Callable[[Any], Any]) -> Any:
-        """A function of the distribution of the observations under each draw, for all draws at once: (S, ...)."""
+    def __repr__(self) -> str:
+        said = repr(self.likelihood)
+        said = said if len(said) <= 60 else f"{type(self.likelihood).__name__}(...)"  # a scale of many numbers
+        return f"Prediction({self.num_samples} draws at {self.f.shape[1]} inputs, {said})"
 
-        def of(f: Tensor, parameters: dict[str, Tensor]) -> Any:
-            return function(self.likelihood.distribution(f, **parameters))
-
-        parameters = dict(self.parameters)
+    def _each(self, function: Callable[..., Any]) -> Any:
+        """function(f, **parameters) under each draw, for all draws at once: (S, ...)."""
         with Unvalidated():
-            try:
-                return vmap(of, randomness="different")(self.f, parameters)
-            except RuntimeError:  # a likelihood without batching rules
-                rows = [of(f, {name: value[s] for name, value in parameters.items()}) for s, f in enumerate(self.f)]
-                return (
-                    tuple(map(torch.stack, zip(*rows, strict=True)))
-                    if isinstance(rows[0], tuple)
-                    else torch.stack(rows)
-                )
+            return for_each(lambda draw: function(draw[0], **draw[1]), (self.f, dict(self.parameters)))
 
     @property
     def num_samples(self) -> int:
@@ -74,32 +67,27 @@ class Prediction:
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of the observations under each draw: (S, n, ...)."""
-        return self._each(lambda distribution: (distribution.mean, distribution.variance))
+        return self._each(self.likelihood.moments)
 
     @property
     def expected(self) -> Tensor:
         """The mean of the observations under each draw: (S, n, ...); for classes their probabilities (S, n, C)."""
-        return self.f.softmax(-1) if isinstance(self.likelihood, Categorical) else self._moments[0]
+        return self._moments[0]
 
     @property
     def mean(self) -> Tensor:
         """The mean of the observations; class probabilities for classes."""
-        return self.probs if isinstance(self.likelihood, Categorical) else self._moments[0].mean(0)
+        return self.expected.mean(0)
 
     @property
     def noise_std(self) -> Tensor:
         """The part of the deviation that the data would have even if the weights were known."""
-        if isinstance(self.likelihood, Categorical):
-            probs = self.f.softmax(-1)
-            return (probs * (1 - probs)).mean(0).sqrt()
         return self._moments[1].mean(0).sqrt()
 
     @property
     def model_std(self) -> Tensor:
         """The part of the deviation that comes from not knowing the weights."""
-        if isinstance(self.likelihood, Categorical):
-            return self.f.softmax(-1).std(0, correction=0)
-        return self._moments[0].std(0, correction=0)
+        return self.expected.std(0, correction=0)
 
     @property
     def std(self) -> Tensor:
@@ -109,30 +97,29 @@ class Prediction:
     @property
     def probs(self) -> Tensor:
         """Mean class probabilities: (n, C), or (n, ...) of a one."""
-        if isinstance(self.likelihood, Categorical):
-            return self.f.softmax(-1).mean(0)
-        if isinstance(self.likelihood, Bernoulli):
-            return self.f.sigmoid().mean(0)
-        raise ValueError(f"probs are for classes; this prediction's likelihood is {type(self.likelihood).__name__}.")
+        if self.likelihood.observes != "classes":
+            name = type(self.likelihood).__name__
+            raise ValueError(f"probs are for classes; this prediction's likelihood is {name}.")
+        return self.mean
+
+    @property
+    def class_probs(self) -> Tensor:
+        """Mean probabilities of all classes of each observation: (n, C); a Bernoulli has two."""
+        return self._class_probs().mean(0).flatten(0, -2)
 
     @property
     def entropy(self) -> Tensor:
         """Entropy of the mean probabilities (n,): all the uncertainty there is."""
-        return _entropy(self._class_probs().mean(0))
+        return _entropy(self._class_probs().flatten(2).mean(0))
 
     @property
     def mutual_information(self) -> Tensor:
         """How much of the entropy comes from not knowing the weights (n,)."""
-        return self.entropy - _entropy(self._class_probs()).mean(0)
+        return self.entropy - _entropy(self._class_probs().flatten(2)).mean(0)
 
     def _class_probs(self) -> Tensor:
-        """(S, n, C)."""
-        if isinstance(self.likelihood, Categorical):
-            return self.f.softmax(-1)
-        if isinstance(self.likelihood, Bernoulli):
-            one = self.f.sigmoid().reshape(*self.f.shape[:2], -1)
-            return torch.cat([1 - one, one], dim=-1)
-        raise ValueError(f"entropies are for classes; this likelihood is {type(self.likelihood).__name__}.")
+        """Under each draw: (S, n, ..., C)."""
+        return self._each(lambda f, **parameters: self.likelihood.class_probs(f))
 
     def quantile(self, q: float) -> Tensor:
         """The q-quantile of new observations, from one observation a draw."""
@@ -141,7 +128,7 @@ class Prediction:
 
     def sample(self) -> Tensor:
         """One new observation a draw: (S, n, ...)."""
-        return self._each(lambda distribution: distribution.sample())
+        return self._each(lambda f, **parameters: self.likelihood.distribution(f, **parameters).sample())
 
     def points(self, num_points: int = 2000) -> Tensor:
         """At least so many equally likely observations (P, n, ...), as many of each draw.
@@ -150,7 +137,7 @@ class Prediction:
         """
         check_count("num_points", num_points, "it counts observations.")
         each = math.ceil(num_points / self.num_samples)  # K
-        if not isinstance(self.likelihood, (Gaussian, HeteroscedasticGaussian)):
+        if not self.likelihood.has_normal_noise:
             return torch.cat([self.sample().to(self.f.dtype) for _ in range(each)])
         mean, variance = self._moments
         # Draw s has the levels (k + shift_s) / K; shifts by the golden ratio, so that all draws' levels together are
@@ -165,7 +152,7 @@ class Prediction:
         y = self.likelihood.targets(self.f[0], y)
         first = {name: value[0] for name, value in self.parameters.items()}
         check_observed("y", self.likelihood.distribution(self.f[0], **first), y)
-        each = self._each(lambda distribution: distribution.log_prob(y))
+        each = self._each(lambda f, **parameters: self.likelihood.distribution(f, **parameters).log_prob(y))
         return each.logsumexp(0) - math.log(self.num_samples)
 
 
