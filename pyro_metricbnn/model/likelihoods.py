@@ -6,6 +6,7 @@ In: the output f of a network for n inputs.  Out: a Pyro distribution with batch
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -13,6 +14,7 @@ import pyro
 import pyro.distributions as dist
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
 from ..runtime.arguments import check_device, check_number
@@ -23,8 +25,8 @@ class Likelihood(ABC):
 
     A new likelihood is one more class. Only `distribution` is a must; override `parameters` where it has latent
     parameters of its own, `targets` where observations have another shape than the output, `moments` where its
-    distribution has no mean and variance, `identified` where it does not see all of the output. One of classes
-    says `observes = "classes"` and has `class_probs`. f is always the output of one draw of the weights.
+    distribution has no mean and variance, `identified` where it does not see all of the output. One of classes says
+    `observes = "classes"` and has `class_probs`. f is always the output for one draw of the weights.
     """
 
     observes: ClassVar[Literal["numbers", "classes"]] = "numbers"
@@ -54,15 +56,12 @@ class Likelihood(ABC):
     def targets(self, f: Tensor, y: Tensor) -> Tensor:
         """Check observations y against outputs f, and give them the shape of one draw."""
         check_device("y", y, f.device, "the network's output is")
-        if y.shape == f.shape:
-            return y.to(f.dtype)
-        if y.shape[:1] == f.shape[:1] and y.numel() == f.numel():  # (n,) for (n, 1)
-            return y.to(f.dtype).reshape(f.shape)
-        raise ValueError(
-            f"y has shape {tuple(y.shape)}, but the network's output has {tuple(f.shape)}: "
-            f"{type(self).__name__} needs one target for each output. "
-            f"Pass y of shape ({f.shape[0]}, {', '.join(map(str, f.shape[1:]))})."
-        )
+        if y.shape[:1] != f.shape[:1] or y.numel() != f.numel():
+            raise ValueError(
+                f"y has shape {tuple(y.shape)}, but the network's output has {tuple(f.shape)}: {type(self).__name__} "
+                f"needs one target for each output. Pass y of shape ({len(f)}, {', '.join(map(str, f.shape[1:]))})."
+            )
+        return y.to(f.dtype) if y.shape == f.shape else y.to(f.dtype).reshape(f.shape)  # (n,) for (n, 1)
 
 
 @dataclass(frozen=True)
@@ -71,9 +70,8 @@ class Gaussian(Likelihood):
 
     Args:
         scale: The standard deviation of the noise: a positive number, a tensor that broadcasts against the output, or
-            a distribution, which makes it a latent site `scale`. At the joint maximum that noise has shrunk to what an
-            overfitted network leaves: let a walk leave from the trained weights and a noise that held-out rows
-            support, `run(x, y, map_params={**weights, "scale": noise})`.
+            a distribution, which makes it a latent site `scale`. The joint maximum is an overfitted network without
+            noise: leave from the trained weights and held-out noise, `map_params={**weights, "scale": noise}`.
 
     Example:
         >>> Gaussian(0.3).distribution(torch.zeros(5, 1)).batch_shape
@@ -84,23 +82,18 @@ class Gaussian(Likelihood):
     scale: Any = 1.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.scale, torch.distributions.Distribution):
+        if isinstance(self.scale, Distribution):
             return
-        try:
+        with suppress(TypeError, RuntimeError):  # of what is no number
             scale = torch.as_tensor(self.scale, device="cpu")
-            sound = bool(((scale > 0) & scale.isfinite()).all())
-        except (TypeError, RuntimeError):
-            sound = False
-        if not sound:
-            raise ValueError(
-                f"scale must be positive, got {self.scale}: it is the noise's standard deviation. "
-                "Pass a positive number, or a distribution to infer it."
-            )
+            if bool(((scale > 0) & scale.isfinite()).all()):
+                return
+        raise ValueError(
+            f"scale must be positive, got {self.scale}: it is the noise's deviation. Pass a distribution to infer it."
+        )
 
     def parameters(self, f: Tensor) -> dict[str, Tensor]:
-        if isinstance(self.scale, torch.distributions.Distribution):
-            return {"scale": pyro.sample("scale", self.scale)}
-        return {}
+        return {"scale": pyro.sample("scale", self.scale)} if isinstance(self.scale, Distribution) else {}
 
     def distribution(self, f: Tensor, **parameters: Tensor) -> Any:
         scale = parameters.get("scale", self.scale)
@@ -129,21 +122,20 @@ class HeteroscedasticGaussian(Likelihood):
     def __post_init__(self) -> None:
         check_number("floor", self.floor, "it is the least deviation of the noise.", or_zero=True)
 
-    def _check(self, f: Tensor) -> None:
+    def _halves(self, f: Tensor) -> tuple[Tensor, ...]:
         if f.dim() < 2 or f.shape[-1] % 2:
             raise ValueError(
-                f"the network's output has shape {tuple(f.shape)}: HeteroscedasticGaussian reads a mean "
-                "and a raw scale for each target. Give the last layer two outputs a target."
+                f"the network's output has shape {tuple(f.shape)}: HeteroscedasticGaussian reads a mean and a raw "
+                "scale for each target. Give the last layer two outputs a target."
             )
+        return f.chunk(2, dim=-1)
 
     def distribution(self, f: Tensor, **parameters: Tensor) -> Any:
-        self._check(f)
-        mean, raw_scale = f.chunk(2, dim=-1)
+        mean, raw_scale = self._halves(f)
         return dist.Normal(mean, softplus(raw_scale) + self.floor).to_event(f.dim() - 1)
 
     def targets(self, f: Tensor, y: Tensor) -> Tensor:
-        self._check(f)
-        return super().targets(f[..., : f.shape[-1] // 2], y)
+        return super().targets(self._halves(f)[0], y)
 
 
 @dataclass(frozen=True)
@@ -161,7 +153,6 @@ class Categorical(Likelihood):
         return dist.Categorical(logits=f)
 
     def moments(self, f: Tensor, **parameters: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each class's indicator."""
         probs = self.class_probs(f)
         return probs, probs * (1 - probs)
 
@@ -183,14 +174,12 @@ class Categorical(Likelihood):
             y = y.squeeze(-1)
         if y.shape != f.shape[:-1]:
             raise ValueError(
-                f"y has shape {tuple(y.shape)}, but the network gives logits of shape {tuple(f.shape)}: "
-                f"Categorical needs one label an input. Pass y of shape {tuple(f.shape[:-1])} "
-                "(class numbers, not one-hot)."
+                f"y has shape {tuple(y.shape)}, but the network gives logits of shape {tuple(f.shape)}: Categorical "
+                f"needs one label an input. Pass y of shape {tuple(f.shape[:-1])} (class numbers, not one-hot)."
             )
         if y.is_floating_point():
             raise ValueError(
-                f"y is {y.dtype}: class labels are whole numbers from 0 to {f.shape[-1] - 1}. "
-                "Pass y.long() if it holds class numbers."
+                f"y is {y.dtype}: labels are whole numbers from 0 to {f.shape[-1] - 1}. Pass y.long() if they are."
             )
         return y.long()
 
@@ -210,8 +199,7 @@ class Bernoulli(Likelihood):
         return dist.Bernoulli(logits=f).to_event(f.dim() - 1)
 
     def class_probs(self, f: Tensor) -> Tensor:
-        one = f.sigmoid()
-        return torch.stack([1 - one, one], dim=-1)
+        return torch.stack([(-f).sigmoid(), f.sigmoid()], dim=-1)
 
 
 @dataclass(frozen=True)
