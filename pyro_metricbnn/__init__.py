@@ -1,28 +1,24 @@
-"""Post-hoc Bayesian neural networks for Pyro: walk the low-loss fiber around a MAP estimate."""
+"""Post-hoc Bayesian neural networks for Pyro: walk the low-loss fiber around a MAP estimate.
 
-from .comparison.comparison import compare
-from .diagnostics.agreement import agreement
-from .diagnostics.calibration import calibration
-from .diagnostics.health import health
-from .diagnostics.importance import k_hat
-from .diagnostics.mixing import function_mixing
-from .energy.potential import BatchedPotential
+Here is what the first week needs; the rest, and what to subclass, is in the namespaces, one a stage of the flow.
+"""
+
+from typing import Any
+
+from . import comparison, diagnostics, energy, latent, model, plots, predictions, refiners, walk
+from .comparison import compare
+from .diagnostics import calibration, health
+from .energy import BatchedPotential
 from .inference import MetricBNN
-from .latent.autoencoder_map import AutoencoderMap
-from .latent.guide import AutoMetric
-from .latent.latent_map import KernelMap
-from .latent.posterior import MetricPosterior, TrajectoryPosterior, gaussian_posterior
-from .model.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
-from .model.network import bayesianize
-from .predictions.arviz_export import to_arviz
-from .predictions.prediction import predict
-from .refiners.pull_back import Adam, Descent
-from .refiners.steer import Steer
+from .latent import AutoencoderMap, AutoMetric, KernelMap, LatentMap, MetricPosterior
+from .model import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson, bayesianize
+from .predictions import predict, to_arviz
+from .refiners import Adam, Descent, Steer
 from .temperature import choose_temperature
-from .walk.kernel import DriftRefineKernel
-from .walk.map_search import find_map
-from .walk.trajectories import Trajectories
+from .walk import DriftRefineKernel, Trajectories, find_map
 
+NAMESPACES = (model, energy, refiners, walk, latent, predictions, diagnostics, plots, comparison)
+__version__ = "0.1.0"
 __all__ = [
     "Adam",
     "AutoMetric",
@@ -35,23 +31,39 @@ __all__ = [
     "Gaussian",
     "HeteroscedasticGaussian",
     "KernelMap",
+    "LatentMap",
     "MetricBNN",
     "MetricPosterior",
     "Poisson",
     "Steer",
     "Trajectories",
-    "TrajectoryPosterior",
-    "agreement",
     "bayesianize",
     "calibration",
     "choose_temperature",
     "compare",
+    "comparison",
+    "diagnostics",
+    "energy",
     "find_map",
-    "function_mixing",
-    "gaussian_posterior",
     "health",
-    "k_hat",
+    "latent",
+    "model",
+    "plots",
     "predict",
+    "predictions",
+    "refiners",
     "to_arviz",
+    "walk",
 ]
-__version__ = "0.1.0"
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """What a namespace exports can be had from here too."""
+    for namespace in NAMESPACES:
+        if name in namespace.__all__:
+            return getattr(namespace, name)
+    raise AttributeError(f"pyro_metricbnn has no {name!r}: dir(pyro_metricbnn) lists what there is.")

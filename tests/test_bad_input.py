@@ -63,6 +63,11 @@ from tests.wrong_calls import (
     used_up,
 )
 
+
+def relaxed(theta: torch.Tensor) -> torch.Tensor:
+    return metric().kernel.relax(metric().trajectories, theta, 1)
+
+
 TABLE = [
     # a network as a model
     refuses_type(
@@ -213,9 +218,9 @@ TABLE = [
     refuses("kernel: whole record", lambda: kernel().walk(X, Y, storage_dtype=torch.int32), "cuts off fractions"),
     refuses("kernel: unknown device", lambda: kernel().walk(X, Y, storage_device="tpu9"), "which is no device"),
     refuses("kernel: other device", lambda: kernel().walk(X, Y, storage_device="meta"), "where tensors have no values"),
-    refuses("kernel: relax before walk", lambda: kernel().relax(torch.zeros(2, 2), 1), "has not walked yet"),
-    refuses("relax: NaN", lambda: metric().kernel.relax(torch.full((2, 2), NAN), 1), "not finite"),
-    refuses("relax: shape", lambda: metric().kernel.relax(torch.zeros(2, 5), 1), r"must be \(S, 2\)"),
+    refuses_type("relax: no walk", lambda: kernel().relax(anything, torch.zeros(2, 2), 1), "walk must be the Traj"),
+    refuses("relax: NaN", lambda: relaxed(torch.full((2, 2), NAN)), "not finite"),
+    refuses("relax: shape", lambda: relaxed(torch.zeros(2, 5)), r"must be \(S, 2\)"),
     refuses("mcmc: NaN", lambda: MCMC(kernel(), 2, disable_progbar=True).run(X, spoiled(Y)), "argument 1 has 1 entr"),
     refuses("mcmc: too early", lambda: kernel().sample({}), "has no data yet"),
     refuses_type("refiner: effort", lambda: Steer(effort="much"), "effort must be a number"),  # type: ignore[arg-type]
@@ -288,7 +293,7 @@ def test_a_refused_run_leaves_the_one_before_as_it_was(wrong: dict[str, Any]) ->
     one = run(X, Y, map_params=metric().map_params)
 
     def found() -> tuple[Any, ...]:
-        return one.trajectories, one.posterior, one.guide, one.kernel.example_arguments, one.kernel._ground
+        return one.trajectories, one.posterior, one.guide, one.trajectories.arguments, one.trajectories.ground
 
     before = found()
     with pytest.raises(ValueError, match=r"argument 'y' has 1|has shape"):

@@ -161,7 +161,7 @@ def test_interrupted_in_the_dataset_the_walk_can_still_be_refined_on() -> None:
     walker = kernel()
     with pytest.warns(UserWarning, match=r"it has \d of 8"):
         walk = walker.walk(DataLoader(Rows(), batch_size=12), num_particles=3, map_params=start(), progress=False)
-    assert walker.relax(walk.thetas[:, -1], 2).shape == (3, 2)
+    assert walker.relax(walk, walk.thetas[:, -1], 2).shape == (3, 2)
 
 
 def start() -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from pyro_metricbnn import BatchedPotential
 from pyro_metricbnn.energy import execution
 from pyro_metricbnn.energy.execution import BatchedFunction, Execution
 from pyro_metricbnn.energy.handlers import Unvalidated
-from pyro_metricbnn.energy.tracing import fitting_a_cache, record, tidy, worth_compiling
+from pyro_metricbnn.energy.tracing import fitting_a_cache, tidy, traced, worth_compiling
 from tests.models import CASES, noise
 
 Outputs = tuple[Tensor, ...]
@@ -66,21 +66,21 @@ def test_a_tidied_graph_gives_the_functions_results_for_other_inputs() -> None:
         return (x.view(3).expand(3).detach() * torch.ones(3).exp() + x.sin() + x.sin(),)
 
     other = torch.randn(3)
-    assert torch.equal(record(fn, torch.randn(3))(other)[0], fn(other)[0])
+    assert torch.equal(traced(fn, torch.randn(3))(other)[0], fn(other)[0])
 
 
 def test_what_depends_on_no_input_is_computed_once() -> None:
     def fn(x: Tensor) -> Outputs:
         return (x + torch.arange(3).exp().log().cumsum(0),)
 
-    assert operations(record(fn, torch.zeros(3))) == ["aten.add.Tensor"]
+    assert operations(traced(fn, torch.zeros(3))) == ["aten.add.Tensor"]
 
 
 def test_an_operation_that_is_repeated_is_done_once() -> None:
     def fn(x: Tensor) -> Outputs:
         return (x.sin() * x.cos() + x.sin(),)
 
-    assert operations(record(fn, torch.zeros(3))).count("aten.sin.default") == 1
+    assert operations(traced(fn, torch.zeros(3))).count("aten.sin.default") == 1
 
 
 def test_operations_with_different_numbers_are_both_done() -> None:
@@ -88,14 +88,14 @@ def test_operations_with_different_numbers_are_both_done() -> None:
         return (x.sum(0, keepdim=True) + x.sum(1, keepdim=True), x * 2, x * 3)
 
     x = torch.randn(3, 3)
-    assert all(torch.equal(one, two) for one, two in zip(record(fn, x)(x), fn(x), strict=True))
+    assert all(torch.equal(one, two) for one, two in zip(traced(fn, x)(x), fn(x), strict=True))
 
 
 def test_a_view_that_changes_the_shape_stays() -> None:
     def fn(x: Tensor) -> Outputs:
         return (x.view(2, 3),)
 
-    assert record(fn, torch.zeros(6))(torch.zeros(6))[0].shape == (2, 3)
+    assert traced(fn, torch.zeros(6))(torch.zeros(6))[0].shape == (2, 3)
 
 
 def test_a_multiplication_by_one_that_changes_the_dtype_stays() -> None:
@@ -103,7 +103,7 @@ def test_a_multiplication_by_one_that_changes_the_dtype_stays() -> None:
         return (torch.ops.aten.mul.Scalar(x, 1.0), torch.ops.aten.div.Scalar(x, 1))
 
     whole = torch.arange(3)
-    assert [result.dtype for result in record(fn, whole)(whole)] == [torch.float32, torch.float32]
+    assert [result.dtype for result in traced(fn, whole)(whole)] == [torch.float32, torch.float32]
 
 
 def test_a_graph_that_writes_into_its_tensors_is_left_alone() -> None:
@@ -124,7 +124,7 @@ def test_a_graph_that_writes_into_its_tensors_gives_the_same_at_each_call() -> N
         total.add_(x)
         return (total,)
 
-    graph = record(fn, torch.ones(3))
+    graph = traced(fn, torch.ones(3))
     assert graph(torch.ones(3))[0].tolist() == graph(torch.ones(3))[0].tolist() == [1.0, 1.0, 1.0]
 
 
@@ -132,7 +132,7 @@ def test_a_graph_that_draws_random_numbers_is_left_alone() -> None:
     def fn(x: Tensor) -> Outputs:
         return (x + torch.randn(3), x + torch.randn(3))
 
-    one, two = record(fn, torch.zeros(3))(torch.zeros(3))
+    one, two = traced(fn, torch.zeros(3))(torch.zeros(3))
     assert not torch.equal(one, two)
 
 
@@ -142,7 +142,7 @@ def test_the_results_of_two_calls_share_no_memory() -> None:
     def fn(x: Tensor) -> Outputs:
         return (x + 1, torch.ones(3) * 2)
 
-    graph = record(fn, torch.zeros(3))
+    graph = traced(fn, torch.zeros(3))
     graph(torch.zeros(3))[1].add_(1)
     assert graph(torch.zeros(3))[1].tolist() == [2.0, 2.0, 2.0]
 
@@ -236,7 +236,7 @@ def a_layer(theta: Tensor, data: Tensor) -> Outputs:
 @pytest.mark.parametrize(("num_rows", "at_once"), [(1_000, 10), (10_000, 2), (100_000, 1)])
 def test_as_many_particles_are_taken_at_once_as_fit_a_cache(num_rows: int, at_once: int) -> None:
     theta, data = torch.randn(10, 200), torch.randn(num_rows, 4)
-    assert fitting_a_cache(record(vmap(a_layer, in_dims=(0, None)), theta, data), theta) == at_once
+    assert fitting_a_cache(traced(vmap(a_layer, in_dims=(0, None)), theta, data), theta) == at_once
 
 
 def test_more_inputs_than_units_do_not_count_for_each_particle() -> None:
@@ -244,7 +244,7 @@ def test_more_inputs_than_units_do_not_count_for_each_particle() -> None:
         return ((data @ theta.unflatten(-1, (400, 2))).tanh().sum(),)
 
     theta, data = torch.randn(10, 800), torch.randn(5_000, 400)  # 8 MB of data, 80 if they were repeated
-    assert fitting_a_cache(record(vmap(fn, in_dims=(0, None)), theta, data), theta) == 10
+    assert fitting_a_cache(traced(vmap(fn, in_dims=(0, None)), theta, data), theta) == 10
 
 
 def test_weights_that_are_most_of_the_memory_are_not_taken_in_parts() -> None:
@@ -252,7 +252,7 @@ def test_weights_that_are_most_of_the_memory_are_not_taken_in_parts() -> None:
         return ((2 * theta).sum(),)
 
     theta = torch.randn(10, 10**6)
-    assert fitting_a_cache(record(vmap(fn), theta), theta) == 10
+    assert fitting_a_cache(traced(vmap(fn), theta), theta) == 10
 
 
 @pytest.mark.parametrize("mode", ["trace", "compile"])
@@ -331,7 +331,7 @@ def test_convolutions_give_the_same_in_auto_mode_and_under_vmap() -> None:
 
 
 def graph_of_products(size: int) -> fx.GraphModule:
-    return record(lambda x: (x @ x,), torch.zeros(size, size))
+    return traced(lambda x: (x @ x,), torch.zeros(size, size))
 
 
 def test_compiling_becomes_worth_it_as_the_calls_grow() -> None:
@@ -343,7 +343,7 @@ def test_compiling_becomes_worth_it_as_the_calls_grow() -> None:
 def test_a_product_of_two_matrices_counts_as_that_of_one_with_itself() -> None:
     square, product = (
         graph_of_products(100),
-        record(lambda x, y: (x @ y,), torch.zeros(100, 100), torch.zeros(100, 100)),
+        traced(lambda x, y: (x @ y,), torch.zeros(100, 100), torch.zeros(100, 100)),
     )
     assert [worth_compiling(square, 10**n) for n in range(9)] == [worth_compiling(product, 10**n) for n in range(9)]
 
@@ -364,7 +364,7 @@ def test_compiling_many_operations_is_worth_it_for_fewer_calls() -> None:
             x = x.sin()
         return (x,)
 
-    short_graph, long_graph = record(lambda x: (x.sin(),), torch.zeros(3)), record(long, torch.zeros(3))
+    short_graph, long_graph = traced(lambda x: (x.sin(),), torch.zeros(3)), traced(long, torch.zeros(3))
     calls = next(10**power for power in range(12) if worth_compiling(long_graph, 10**power))
     assert not worth_compiling(short_graph, calls)
 

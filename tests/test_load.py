@@ -84,7 +84,7 @@ def test_the_latent_map_is_the_same_in_parts_of_the_coordinates(
 
 
 def test_a_run_records_thinned_and_in_the_precision_that_is_asked_for(metric: MetricBNN) -> None:
-    x, y = metric.kernel.example_arguments[0]
+    x, y = metric.trajectories.arguments[0]
     kernel = DriftRefineKernel(metric.model, refiner=Steer(path=0.1, warmup=0.0), num_steps=6)
     run = MetricBNN(kernel, num_particles=2).run(
         x, y, map_params=metric.map_params, thin=3, storage_dtype=torch.float16, progress=False

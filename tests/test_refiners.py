@@ -15,15 +15,22 @@ from torch import Tensor
 
 from pyro_metricbnn import Adam, BatchedPotential, Descent, DriftRefineKernel, Steer
 from pyro_metricbnn.refiners import steer
+from pyro_metricbnn.refiners.dynamics import steered_step, turn
 from pyro_metricbnn.refiners.refiner import Refiner
-from pyro_metricbnn.refiners.state import Ground, Particles, start
-from pyro_metricbnn.refiners.steer import steered_step, turn
+from pyro_metricbnn.refiners.state import Ground, Particles
+from pyro_metricbnn.refiners.step_size import StepSize
 from tests.targets import SCHOOLS_SIGMA, SCHOOLS_Y, eight_schools, gaussian, ill_conditioned_covariance, linear_gaussian
 
 
 def ground_of(model: Callable[[], None], dim: int, num_particles: int = 4, num_steps: int = 10) -> Ground:
     theta_star = torch.zeros(dim, dtype=torch.float64)
     return Ground(BatchedPotential(model), theta_star, torch.ones_like(theta_star), num_steps, num_particles)
+
+
+def start(ground: Ground, theta: Tensor | None = None) -> Particles:
+    """Particles at the MAP, or at theta, without padding."""
+    theta = ground.theta_star.expand(ground.num_particles, -1) if theta is None else theta
+    return replace(Descent().start(ground, theta), own={"padding": theta.new_zeros(len(theta), 0)})
 
 
 def standard(dim: int) -> Callable[[], None]:
@@ -63,9 +70,8 @@ def test_without_a_gradient_the_drift_goes_straight_on() -> None:
 def test_a_step_moves_by_its_length_whatever_the_gradient() -> None:
     ground = ground_of(standard(6), 6)
     p = start(ground)
-    theta, *_ = steered_step(
-        ground.potential.value_and_grad, p.theta, p.drift, p.energy, p.grad, p.padding, None, ground.scale, 0.7, 0.0
-    )
+    state = (p.theta, p.drift, p.energy, p.grad, p.own["padding"])
+    theta, *_ = steered_step(ground.potential.value_and_grad, *state, None, ground.scale, 0.7, 0.0)
     torch.testing.assert_close((theta - p.theta).norm(dim=-1), torch.full((4,), 0.7, dtype=torch.float64))
 
 
@@ -73,11 +79,10 @@ def test_the_energy_error_falls_with_the_third_power_of_the_step() -> None:
     ground = ground_of(gaussian(torch.diag(torch.linspace(0.2, 2, 8, dtype=torch.float64))), 8, num_particles=50)
     steer = Steer(step_size=1.0, decoherence=math.inf)
     _, p = steer.approach(ground, start(ground))
+    state = (p.theta, p.drift, p.energy, p.grad, p.own["padding"])
 
     def error(eps: float) -> float:
-        *_, value = steered_step(
-            ground.potential.value_and_grad, p.theta, p.drift, p.energy, p.grad, p.padding, None, ground.scale, eps, 0.0
-        )
+        *_, value = steered_step(ground.potential.value_and_grad, *state, None, ground.scale, eps, 0.0)
         return float(value.abs().median())
 
     assert error(0.1) / error(0.05) == pytest.approx(8, rel=0.15)
@@ -92,7 +97,7 @@ def test_with_the_noise_off_blackjax_walks_the_same_path() -> None:
     variances = torch.logspace(-1, 1, 12, dtype=torch.float64)
     ground = ground_of(gaussian(torch.diag(variances)), 12, num_particles=1)
     p = start(ground)
-    state: Any = (p.theta, p.drift, p.energy, p.grad, p.padding)
+    state: Any = (p.theta, p.drift, p.energy, p.grad, p.own["padding"])
     with jax.enable_x64(True):
 
         def log_density(x: "jax.Array") -> "jax.Array":
@@ -197,7 +202,7 @@ def test_drift_directions_are_uniform_on_the_sphere() -> None:
 def test_the_approach_widens_units_that_the_curvature_at_the_map_makes_too_narrow() -> None:
     steer, dim = Steer(), 10
     ground = ground_of(standard(dim), dim, num_particles=20, num_steps=100)
-    vars(ground)["posterior_scale"] = torch.full((dim,), 0.05, dtype=torch.float64)
+    ground.measured["posterior_scale"] = torch.full((dim,), 0.05, dtype=torch.float64)
     after, _ = steer.approach(ground, start(ground))
     assert float(after.posterior_scale.mean()) > 0.5
     assert (after.posterior_scale <= ground.scale).all()
@@ -256,25 +261,25 @@ def test_the_default_drift_adds_up_to_the_priors_typical_radius() -> None:
 def test_a_walk_goes_twice_as_far_where_its_gradients_are_few_and_no_further_where_they_are_many() -> None:
     soft, stiff = (ground_of(gaussian(v * torch.eye(400, dtype=torch.float64)), 400) for v in (1.0, 1e-5))
     assert Steer().num_gradients(soft) < 800 < Steer().num_gradients(stiff)
-    assert [Steer().length(ground) for ground in (soft, stiff)] == pytest.approx([12 * 20, 6 * 20])
-    assert Steer(effort=4.0).length(soft) == pytest.approx(2 * 12 * 20)
-    assert Steer(path=3.0).length(soft) == pytest.approx(3 * 20)
+    assert [Steer().plan.length(ground) for ground in (soft, stiff)] == pytest.approx([12 * 20, 6 * 20])
+    assert Steer(effort=4.0).plan.length(soft) == pytest.approx(2 * 12 * 20)
+    assert Steer(path=3.0).plan.length(soft) == pytest.approx(3 * 20)
 
 
 def test_a_large_network_does_not_walk_further_than_six_radii() -> None:
     scale = torch.ones(200_000)
     ground = Ground(BatchedPotential(standard(2)), torch.zeros_like(scale), scale, 10, 4)
     ground.__dict__["curvature"] = 1000.0  # a cached property: 200,000 coordinates would take long to look at
-    assert Steer().length(ground) == pytest.approx(6 * 200_000**0.5)
+    assert Steer().plan.length(ground) == pytest.approx(6 * 200_000**0.5)
 
 
 def test_a_walk_on_a_sharp_energy_ends_before_it_takes_no_end_of_gradients() -> None:
     ground = ground_of(gaussian(1e-9 * torch.eye(400, dtype=torch.float64)), 400)
     assert Steer().num_gradients(ground) == 125_000
-    assert Steer().stride(ground, 1e-5) == pytest.approx(125_000 / ground.num_steps * 1e-5)
-    assert Steer(effort=4.0).stride(ground, 1e-5) == pytest.approx(4 * Steer().stride(ground, 1e-5))
+    assert Steer().plan.stride(ground, 1e-5) == pytest.approx(125_000 / ground.num_steps * 1e-5)
+    assert Steer(effort=4.0).plan.stride(ground, 1e-5) == pytest.approx(4 * Steer().plan.stride(ground, 1e-5))
     for asked in (Steer(path=6.0), Steer(step_size=1e-5)):  # who asks for a path or a step gets all of it
-        assert asked.stride(ground, 1e-5) == asked.reach(ground)
+        assert asked.plan.stride(ground, 1e-5) == asked.reach(ground)
 
 
 def behind_a_wall(dim: int) -> Callable[[], None]:
@@ -293,17 +298,17 @@ def leaving() -> tuple[Ground, Particles]:
     pyro.set_rng_seed(0)
     ground = ground_of(behind_a_wall(300), 300, num_particles=20)
     theta = 1e-3 * torch.randn(20, 300, dtype=torch.float64)  # the norm has no gradient at 0
-    return ground, replace(start(replace(ground, theta_star=theta)), step_size=8.0)
+    return ground, replace(start(ground, theta), step_size=8.0)
 
 
 def test_a_step_that_throws_particles_off_is_walked_again_with_smaller_ones(
     leaving: tuple[Ground, Particles], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again, error = Steer().advance(*leaving)
-    assert Steer()._heat(*leaving, error) <= 1
+    assert Steer().step.heat(*leaving, error**2) <= 1
     monkeypatch.setattr(steer, "MOST_RETRIES", 0)
     once, error = Steer().advance(*leaving)
-    assert Steer()._heat(*leaving, error) > 10
+    assert Steer().step.heat(*leaving, error**2) > 10
     assert again.step_size < once.step_size / 2
     assert again.num_gradients > 2 * once.num_gradients  # those that were for nothing count, too
     assert again.path == once.path
@@ -314,21 +319,21 @@ def test_particles_that_stand_frozen_change_neither_the_step_nor_the_heat(leavin
     sound = torch.full((20,), 0.1, dtype=torch.float64)
     broken = torch.where(torch.arange(20) < 5, math.nan, sound)
     frozen = replace(particles, alive=torch.arange(20) >= 5)
-    assert Steer()._heat(ground, frozen, broken) == pytest.approx(Steer()._heat(ground, particles, sound))
-    assert Steer()._tuned(ground, frozen, broken) == pytest.approx(Steer()._tuned(ground, particles, sound))
+    assert Steer().step.heat(ground, frozen, broken**2) == pytest.approx(Steer().step.heat(ground, particles, sound**2))
+    assert Steer().step.tuned(ground, frozen, broken) == pytest.approx(Steer().step.tuned(ground, particles, sound))
 
 
 def test_a_live_particle_whose_energy_is_not_finite_is_too_hot(leaving: tuple[Ground, Particles]) -> None:
     ground, particles = leaving
     error = torch.full((20,), 0.1, dtype=torch.float64)
     error[7] = math.nan
-    assert Steer()._heat(ground, particles, error) == math.inf
+    assert Steer().step.heat(ground, particles, error**2) == math.inf
 
 
 def test_a_step_is_not_halved_for_an_error_that_does_not_come_from_it(
     leaving: tuple[Ground, Particles], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Steer, "_heat", lambda *_: 3.0)
+    monkeypatch.setattr(StepSize, "heat", lambda *_: 3.0)
     moved, _ = Steer().advance(*leaving)
     assert moved.num_gradients <= 3 * math.ceil(Steer().reach(leaving[0]) / 8.0)
 
@@ -345,7 +350,7 @@ def test_a_fourth_refiner_is_one_short_class() -> None:
         def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
             theta = particles.theta + 0.1 * particles.drift
             energy, grad = ground.potential.value_and_grad(theta)
-            return Particles(theta, particles.drift, energy, grad, particles.padding), energy - particles.energy
+            return replace(particles, theta=theta, energy=energy, grad=grad), energy - particles.energy
 
     walk = DriftRefineKernel(standard(4), refiner=Straight(), num_steps=10).walk(num_particles=3, progress=False)
     torch.testing.assert_close(walk.drift_survived, torch.ones(3, 10, dtype=torch.float64))

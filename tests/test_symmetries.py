@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pyro_metricbnn import Adam, BatchedPotential, Descent, Gaussian, Steer, bayesianize
 from pyro_metricbnn.refiners.refiner import Refiner
-from pyro_metricbnn.refiners.state import Ground, Particles, start
+from pyro_metricbnn.refiners.state import Ground, Particles
 
 X = torch.linspace(-2, 2, 30, dtype=torch.float64)[:, None]
 Y = torch.sin(2 * X)
@@ -37,7 +37,7 @@ def ground_of(net: nn.Module) -> Ground:
     potential = BatchedPotential(bayesianize(net, Gaussian(0.3)), X, Y)
     theta = potential.flatten({name: value.detach() for name, value in net.named_parameters()})
     ground = Ground(potential, theta, torch.ones_like(theta), NUM_STEPS, NUM_PARTICLES)
-    vars(ground)["curvature"] = 1000.0  # found from random starts, which would differ
+    ground.measured["curvature"] = 1000.0  # found from random starts, which would differ
     return ground
 
 
@@ -54,7 +54,7 @@ def walked(ground: Ground, refiner: Refiner, particles: Particles) -> Tensor:
 @pytest.mark.parametrize("refiner", REFINERS)
 def test_particles_in_another_order_walk_the_same_paths(refiner: Refiner) -> None:
     ground = ground_of(network())
-    particles = start(ground)
+    particles = refiner.start(ground, ground.theta_star.expand(NUM_PARTICLES, -1))
     order = torch.tensor([3, 0, 4, 1, 2])
     others = replace(particles, drift=particles.drift[order])
     paths, other_paths = (walked(ground, refiner, group) for group in (particles, others))
@@ -72,7 +72,8 @@ def test_hidden_units_in_another_order_walk_the_same_paths_in_that_order(refiner
     moved["2.weight"] = by_name["2.weight"][:, order]
     index = other_ground.potential.flatten(moved).long()  # where each coordinate of the other comes from
     assert torch.equal(other_ground.theta_star, ground.theta_star[index])
-    particles = start(ground)
-    others = replace(start(other_ground), drift=particles.drift[:, index])
+    stars = [one.theta_star.expand(NUM_PARTICLES, -1) for one in (ground, other_ground)]
+    particles = refiner.start(ground, stars[0])
+    others = replace(refiner.start(other_ground, stars[1]), drift=particles.drift[:, index])
     paths, other_paths = walked(ground, refiner, particles), walked(other_ground, refiner, others)
     torch.testing.assert_close(other_paths, paths[..., index], rtol=1e-8, atol=1e-9)

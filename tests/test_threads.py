@@ -199,7 +199,7 @@ def test_what_has_walked_can_be_pickled_and_goes_on(metric: MetricBNN, pickled: 
         theta = torch.ones(2, ours.dim)
         assert torch.equal(ours.value(theta), theirs.value(theta))  # type: ignore[attr-defined]
     else:
-        assert ours.relax(metric.trajectories.thetas[:, -1], 1).isfinite().all()
+        assert ours.relax(metric.trajectories, metric.trajectories.thetas[:, -1], 1).isfinite().all()
 
 
 def bar() -> int:

@@ -200,7 +200,7 @@ RIGHT: dict[str, Callable[[], object]] = {
     "minibatches": lambda: MinibatchPotential(network(), [(X, Y)], 12).value(torch.zeros(1, 2)),
     "refiner": lambda: (Steer(effort=2), Descent(eta=0.1), Adam(lr=0.1)),
     "kernel": lambda: kernel(num_steps=1).walk(X, Y, num_particles=2, map_params=metric().map_params, progress=False),
-    "relax": lambda: metric().kernel.relax(torch.zeros(2, 2), 1),
+    "relax": lambda: metric().kernel.relax(metric().trajectories, torch.zeros(2, 2), 1),
     "mcmc": lambda: kernel().setup(1, X, Y),
     "metric": lambda: MetricBNN(network(), num_particles=2),
     "run": lambda: run(X, Y, map_params=metric().map_params),

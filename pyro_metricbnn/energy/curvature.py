@@ -1,16 +1,37 @@
-"""The curvature of the energy at a point, from differences of gradients.
+"""The curvature of the energy at a point, and how much of it a model of a given size is worth.
 
 In: a BatchedPotential, a point (D,) and the units (D,) of its coordinates.  Out: the Hessian, or products with it.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from .potential import BatchedPotential
 
-MAX_HESSIAN = 200  # coordinates: for larger models the whole Hessian takes longer than it is worth
+SMALL, LARGE = 150, 300  # coordinates
+
+
+def smallness(dim: int) -> float:
+    """How far a model of so many coordinates is treated as a small one: 1 up to SMALL, 0 from LARGE on.
+
+    A small model's gradients are cheap and its posterior is narrower than its prior: its Hessian is worth its
+    gradients, and its averages want a long path. Along the fiber of a network the posterior is as wide as the prior.
+    Between the two sizes everything goes from one to the other by degrees.
+    """
+    return min(1.0, max(0.0, math.log(LARGE / dim) / math.log(LARGE / SMALL)))
+
+
+def by_size(dim: int, small: Callable[[], float], large: Callable[[], float]) -> float:
+    """What small models have, what large ones have, or the geometric mean by `smallness` between them."""
+    part = smallness(dim)
+    if part in (0, 1):
+        return small() if part else large()
+    return small() ** part * large() ** (1 - part)
 
 
 def hessian_times(potential: BatchedPotential, theta: Tensor, scale: Tensor, v: Tensor) -> Tensor:
@@ -26,3 +47,6 @@ def hessian(potential: BatchedPotential, theta: Tensor, scale: Tensor, at_once: 
     steps = torch.eye(len(theta), device=theta.device, dtype=theta.dtype)
     rows = torch.cat([hessian_times(potential, theta, scale, v) for v in steps.split(at_once)])
     return ((rows + rows.T) / 2).nan_to_num().double()
+
+
+MAX_HESSIAN = 200  # leaves with its last use

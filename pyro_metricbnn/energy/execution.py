@@ -4,9 +4,9 @@ In: fn(theta (D,), *data) -> tensors.  Out: the same for theta (N, D).
 
 Four ways, measured on a Snelson network of 2,209 weights with 20 particles:
 - "vmap": torch.func.vmap of the Python function; Pyro's handlers run at each call.
-- "trace": the aten operations of one such call, recorded once (0.3 to 2 s) and tidied: 3 times as fast.
-- "compile": that record through torch.compile: 12 times, for 3 to 25 s of compiling.
-- "loop": the record of one particle, run for each; for wide convolutions, where vmap is slower than a loop.
+- "trace": the aten operations of one such call, traced once (0.3 to 2 s) and tidied: 3 times as fast.
+- "compile": that graph through torch.compile: 12 times, for 3 to 25 s of compiling.
+- "loop": the graph of one particle, run for each; for wide convolutions, where vmap is slower than a loop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch.func import vmap
 from ..runtime.arguments import check_count
 from ..runtime.out_of_memory import is_out_of_memory, with_less_at_once
 from ..runtime.threads import in_turn
-from .tracing import Outputs, fitting_a_cache, loop_is_faster, record, worth_compiling
+from .tracing import Outputs, fitting_a_cache, loop_is_faster, traced, worth_compiling
 
 Mode = Literal["auto", "vmap", "trace", "compile", "loop"]
 
@@ -57,20 +57,20 @@ class Execution:
 
 
 class BatchedFunction:
-    """fn for a batch of thetas; one record for each combination of shapes it meets.
+    """fn for a batch of thetas; one graph for each combination of shapes it meets.
 
     Args:
         fn: The function of one theta.
         execution: How it runs.
-        records: Those that the same function has made elsewhere; new ones are added.
+        graphs: Those that the same function has made elsewhere; new ones are added.
     """
 
     def __init__(
-        self, fn: Callable[..., Outputs], execution: Execution, records: dict[Any, fx.GraphModule] | None = None
+        self, fn: Callable[..., Outputs], execution: Execution, graphs: dict[Any, fx.GraphModule] | None = None
     ) -> None:
         self._fn = fn
         self.execution = execution
-        self._records = {} if records is None else records
+        self._graphs = {} if graphs is None else graphs
         self._ready: dict[Any, Callable[..., Outputs]] = {}
         self._calls: dict[Any, int] = {}
         self._parts: dict[Any, int] = {}  # how often shapes are called for one call of larger ones
@@ -158,12 +158,12 @@ class BatchedFunction:
         return vmap(self._fn, in_dims=(0,) + (None,) * num_data)
 
     def _make_ready(self, theta: Tensor, data: tuple[Tensor, ...]) -> Callable[..., Outputs]:
-        """Record the function for these shapes; to be compiled where that pays."""
+        """Trace the function for these shapes; to be compiled where that pays."""
         mode = self.execution.mode
         if mode == "loop":
             return self._one_by_one(theta, data)
         try:
-            graph = self._recorded(theta, data)
+            graph = self._graph_of(theta, data)
         except RuntimeError as error:  # it reads numbers out of its data; where it branches on theta, vmap says so
             if is_out_of_memory(error):
                 raise
@@ -177,16 +177,16 @@ class BatchedFunction:
         pays = mode == "auto" and worth_compiling(graph, calls)
         return Compilable(graph, self._failures) if mode == "compile" or pays else graph
 
-    def _recorded(self, theta: Tensor, data: tuple[Tensor, ...]) -> fx.GraphModule:
+    def _graph_of(self, theta: Tensor, data: tuple[Tensor, ...]) -> fx.GraphModule:
         key = _shapes(theta, data)
-        if key not in self._records:
-            self._records[key] = record(self._vmapped(len(data)), theta, *data)
-        return self._records[key]
+        if key not in self._graphs:
+            self._graphs[key] = traced(self._vmapped(len(data)), theta, *data)
+        return self._graphs[key]
 
     def _one_by_one(self, theta: Tensor, data: tuple[Tensor, ...]) -> Callable[..., Outputs]:
-        """Particle after particle; through Python where a model branches on values and has no record."""
+        """Particle after particle; through Python where a model branches on values and cannot be traced."""
         try:
-            return _looped(record(self._fn, theta[0], *data))
+            return _looped(traced(self._fn, theta[0], *data))
         except RuntimeError as error:
             if is_out_of_memory(error):
                 raise
@@ -198,7 +198,7 @@ def _shapes(theta: Tensor, data: tuple[Tensor, ...]) -> tuple[Any, ...]:
 
 
 class Compilable:
-    """A record that is compiled at its second call: one that runs inside a larger compiled function never is."""
+    """A graph that is compiled at its second call: one that runs inside a larger compiled function never is."""
 
     def __init__(self, graph: fx.GraphModule, failures: list[Exception]) -> None:
         self.graph = graph
@@ -258,5 +258,5 @@ def _looped(single: Callable[..., Outputs]) -> Callable[..., Outputs]:
 
 
 def _pad(chunk: Tensor, size: int) -> Tensor:
-    """Repeat the last particle, so that all chunks have one shape and need one record."""
+    """Repeat the last particle, so that all chunks have one shape and need one graph."""
     return chunk if len(chunk) == size else torch.cat([chunk, chunk[-1:].expand(size - len(chunk), -1)])

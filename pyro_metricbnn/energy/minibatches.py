@@ -6,17 +6,16 @@ In: a model and a DataLoader, or tensors and a batch size.  Out: a BatchedPotent
 from __future__ import annotations
 
 import copy
-import itertools
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
+from torch.utils.data import DataLoader
 
 from ..files.storage import Content
-from ..model.sites import Model
+from ..model.structure import Model
 from ..runtime.arguments import WrongTypeError, check_count, check_whole
 from ..runtime.randomness import random_state, set_random_state
 from .execution import BatchedFunction
@@ -37,13 +36,14 @@ class MinibatchPotential(BatchedPotential):
         batches: A DataLoader, or anything else that can be iterated again and again, of tensors,
             tuples (the model's arguments) or dicts (its keyword arguments).
         num_data: The size of the full data; a DataLoader knows it.
+        keeps_place: Whether the place in the batches can be saved, for a checkpoint.
     """
 
-    def __init__(self, model: Model, batches: Any, num_data: int | None = None) -> None:
-        self.batches = batches
+    def __init__(self, model: Model, batches: Any, num_data: int | None = None, *, keeps_place: bool = False) -> None:
+        self.batches, self._stays = batches, False
         self.num_data = num_data if num_data is not None else _num_rows(batches)
         check_count("num_data", self.num_data, "it is how many rows the full data have.")
-        self._stream: Iterator[Batch] = Stream(batches)
+        self._stream = Stream(batches, keeps_place)
         args, kwargs = next(self._stream)
         super().__init__(model, *args, **kwargs)
         worst = _rows_that_are_not_finite(self.source[0], len(self._data[0]) if self._data else 0)
@@ -52,7 +52,7 @@ class MinibatchPotential(BatchedPotential):
 
     @property
     def is_noisy(self) -> bool:
-        return True
+        return not self._stays
 
     @property
     def num_observations(self) -> int:
@@ -60,8 +60,15 @@ class MinibatchPotential(BatchedPotential):
 
     def fixed(self) -> MinibatchPotential:
         other = copy.copy(self)
-        other._stream = itertools.repeat((self.args, dict(self.kwargs)))
+        other._stays, other._estimator = True, None
         other._bind(self.execution)
+        return other
+
+    def next_batch(self) -> BatchedPotential:
+        if not self._stays:
+            self._take(next(self._stream))
+        other = copy.copy(self)
+        other._stays, other._estimator = True, None
         return other
 
     @property
@@ -73,19 +80,15 @@ class MinibatchPotential(BatchedPotential):
         return tensors, type(self.batches).__name__, sampler, self.num_data, getattr(self.batches, "batch_size", None)
 
     def state(self) -> dict[str, Any]:
-        return {**super().state(), **(self._stream.state() if isinstance(self._stream, Stream) else {})}
+        return {**super().state(), **self._stream.state()}
 
     def restore(self, state: Content) -> None:
         super().restore(state)
-        if isinstance(self._stream, Stream):
-            self._take(self._stream.restore(state))
-
-    def inside(self, step: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
-        """step(value_and_grad, theta, *inputs), each call on the next batch."""
-        return partial(step, self.value_and_grad)
+        self._take(self._stream.restore(state))
 
     def _call(self, function: BatchedFunction, theta: Tensor) -> tuple[Tensor, ...]:
-        self._take(next(self._stream))
+        if not self._stays:
+            self._take(next(self._stream))
         return super()._call(function, theta)
 
     def _take(self, batch: Batch) -> None:
@@ -147,20 +150,20 @@ class Stream:
     random numbers that persistent workers of a DataLoader draw by themselves, for their generators outlive a pass.
     """
 
-    def __init__(self, batches: Any) -> None:
+    def __init__(self, batches: Any, keeps_place: bool = False) -> None:
         if not hasattr(batches, "__iter__"):
             raise WrongTypeError(
                 f"batches must be a DataLoader, or a list of batches, got {type(batches).__name__}: it is gone through."
             )
         if isinstance(batches, Iterator):
             refuse_once(batches)
-        self.batches = batches
+        self.batches, self.keeps_place = batches, keeps_place
         self.taken = 0  # of the present pass
         self._at_start: dict[str, Any] = {}
         self._iterator = self._endless()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Stream, (self.batches,)  # another process begins a pass of its own
+        return Stream, (self.batches, self.keeps_place)  # another process begins a pass of its own
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -176,7 +179,7 @@ class Stream:
 
     def _endless(self) -> Iterator[Batch]:
         while True:
-            self._at_start, self.taken = random_state(self._own), 0
+            self._at_start, self.taken = random_state(self._own) if self.keeps_place else {}, 0
             for batch in self.batches:
                 self.taken += 1
                 if isinstance(batch, Mapping):
@@ -239,3 +242,32 @@ class Minibatches:
         for start in range(0, self.num_data - self.batch_size + 1, self.batch_size):
             rows = order[start : start + self.batch_size]
             yield tuple(arg[rows.to(arg.device)] if torch.is_tensor(arg) else arg for arg in self.args)
+
+
+def potential_of(
+    model: Model, args: tuple[Any, ...], kwargs: dict[str, Any], batch_size: int | None, keeps_place: bool = False
+) -> BatchedPotential:
+    """The energy of what a walk was given: arguments, arguments and a batch size, or a DataLoader."""
+    if args and isinstance(args[0], Iterator):
+        refuse_once(args[0])
+    in_batches = batch_size is not None or any(isinstance(arg, DataLoader) for arg in args)
+    if in_batches and kwargs:
+        raise ValueError(
+            f"keyword arguments ({', '.join(kwargs)}) are not cut into batches: pass the data in the model's "
+            "order, as (x, y), or a DataLoader of dicts, and put what is no data into the model."
+        )
+    if args and isinstance(args[0], DataLoader):
+        if len(args) > 1:
+            raise ValueError(
+                f"a DataLoader stands for all of the model's arguments, got {len(args) - 1} more: let it give "
+                "batches of all of them, as DataLoader(TensorDataset(x, y)) does."
+            )
+        if batch_size is not None:
+            raise ValueError("batch_size is the loader's to say: pass tensors, or a loader without it.")
+        return MinibatchPotential(model, args[0], keeps_place=keeps_place)
+    if batch_size is not None:
+        if not any(torch.is_tensor(arg) for arg in args):
+            raise ValueError("batch_size needs tensors to take rows of: pass them before it, as x and y.")
+        batches = Minibatches(args, batch_size)
+        return MinibatchPotential(model, batches, batches.num_data, keeps_place=keeps_place)
+    return BatchedPotential(model, *args, **kwargs)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any
 
 import torch
 from pyro import poutine
@@ -20,21 +20,15 @@ from torch.func import grad_and_value
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..files.storage import Content
-from ..model.network import BayesianNetwork
-from ..model.sites import Model, Sites, changing, find_sites, has_density
-from ..runtime.arguments import (
-    WrongTypeError,
-    check_device,
-    check_model,
-    check_number,
-    check_tensor,
-    does_not_run,
-    first_line,
-)
-from ..runtime.out_of_memory import is_out_of_memory
+from ..model.structure import Model, has_density
+from ..runtime.arguments import WrongTypeError, check_device, check_number
 from ..runtime.threads import in_turn
 from .execution import BatchedFunction, Execution, Mode
 from .handlers import LastSite, Unvalidated
+from .inspection import explain, inspect_model
+
+GradientEstimator = Callable[["BatchedPotential", Tensor], tuple[Tensor, Tensor]]
+"""A function of the energy of one batch, which stays, and theta (N, D): its estimates of U (N,) and grad U (N, D)."""
 
 
 class BatchedPotential:
@@ -63,9 +57,10 @@ class BatchedPotential:
         self.model = model
         self.args, self.kwargs = args, kwargs
         with in_turn():
-            self.sites, self.prototype = _inspect(model, args, kwargs)
+            self.sites, self.prototype = inspect_model(model, args, kwargs)
         self.temperature = 1.0
-        self._records: dict[Any, Any] = {}  # shared with what `using` gives: the way changes, the function does not
+        self._estimator: GradientEstimator | None = None
+        self._graphs: dict[Any, Any] = {}  # traced, shared with what `using` gives
         self._bind(Execution())
 
     def _bind(self, execution: Execution) -> None:
@@ -75,22 +70,22 @@ class BatchedPotential:
         self._constants = [None if torch.is_tensor(leaf) else leaf for leaf in leaves]
         self._watch = LastSite(self.sites)
         mode: Mode = "loop" if execution.mode == "loop" else "vmap"
-        self._value_and_grad = BatchedFunction(grad_and_value(self._energy), execution, self._records)
+        self._value_and_grad = BatchedFunction(grad_and_value(self._energy), execution, self._graphs)
         self._parts = BatchedFunction(self._energy_parts, Execution(mode=mode, chunk_size=execution.chunk_size))
 
     def __copy__(self) -> BatchedPotential:
         other = object.__new__(type(self))
-        vars(other).update(vars(self))  # the records too
+        vars(other).update(vars(self))  # the traced graphs too
         return other
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process: without the functions that it makes again."""
-        made = ("_value_and_grad", "_parts", "_records")
+        made = ("_value_and_grad", "_parts", "_graphs")
         return {**{name: value for name, value in vars(self).items() if name not in made}, "how": self.execution}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         how = state.pop("how")
-        vars(self).update(state, _records={})
+        vars(self).update(state, _graphs={})
         self._bind(how)
 
     def using(self, **settings: Any) -> BatchedPotential:
@@ -111,8 +106,30 @@ class BatchedPotential:
         """
         check_number("temperature", temperature, "1 is the model's own.")
         other = copy.copy(self)
-        other.temperature, other._records = temperature, {}
+        other.temperature, other._graphs = temperature, {}
         other._bind(self.execution)
+        return other
+
+    def estimated_by(self, estimator: GradientEstimator) -> BatchedPotential:
+        """The same energy with another estimate of its gradients, such as one with control variates.
+
+        Example:
+            >>> def doubled(batch, theta):
+            ...     value, grad = batch.value_and_grad(theta)
+            ...     return value, 2 * grad
+            >>> theta = torch.zeros(1, 3)
+            >>> potential = BatchedPotential(model, x, y)
+            >>> torch.equal(potential.estimated_by(doubled).grad(theta), 2 * potential.grad(theta))
+            True
+        """
+        other = copy.copy(self)
+        other._estimator = estimator
+        return other
+
+    def next_batch(self) -> BatchedPotential:
+        """The energy of the next batch, which stays: any number of points can be evaluated on it. Here, of all data."""
+        other = copy.copy(self)
+        other._estimator = None
         return other
 
     @property
@@ -183,6 +200,8 @@ class BatchedPotential:
 
     def value_and_grad(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """U (N,) and its gradient (N, D) in one pass; the call that a walk is made of."""
+        if self._estimator is not None:
+            return self._estimator(self.next_batch(), theta)
         grad, value = self._call(self._value_and_grad, theta)
         return value, grad
 
@@ -191,6 +210,8 @@ class BatchedPotential:
 
         Where the energy is compiled, the whole step is, together with it.
         """
+        if self.is_noisy or self._estimator is not None:  # each call is on the next batch
+            return partial(step, self.value_and_grad)
 
         def with_energy(function: Callable[[Tensor], tuple[Tensor, ...]], *inputs: Any) -> tuple[Tensor, ...]:
             def value_and_grad(theta: Tensor) -> tuple[Tensor, Tensor]:
@@ -233,7 +254,7 @@ class BatchedPotential:
             try:
                 return function(*inputs)
             except RuntimeError as error:
-                _explain(error, self._watch)
+                explain(error, self._watch)
 
         return run
 
@@ -242,7 +263,7 @@ class BatchedPotential:
         return prior + likelihood
 
     def _energy_parts(self, theta: Tensor, *data: Tensor) -> tuple[Tensor, Tensor]:
-        """One theta (D,) -> the two parts of U. All that runs Pyro is in here: a record of it runs without."""
+        """One theta (D,) -> the two parts of U. All that runs Pyro is in here: its traced graph runs without."""
         values, jacobian = self.sites.constrain(theta)
         remaining = iter(data)
         leaves = [next(remaining) if is_data else c for is_data, c in zip(self._is_data, self._constants, strict=True)]
@@ -262,78 +283,3 @@ class BatchedPotential:
     def _scaled(self, model: Model) -> Model:
         """The model with its likelihood scaled to the full data; all of it is here."""
         return model
-
-
-def _inspect(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Sites, poutine.Trace]:
-    """The model's sites, after a look whether the energy is finite where particles may be."""
-    check_model(model)
-    _check_arguments(model, args, kwargs)
-    try:
-        sites, trace = find_sites(model, args, kwargs)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about NaN and inf, which are looked for below
-            trace.compute_log_prob(has_density)
-    except ZeroDivisionError as error:  # Pyro's word for a plate without rows
-        raise ValueError(
-            "a plate of the model has no rows: there is no data to condition on. Pass at least one observation."
-        ) from error
-    except NotImplementedError as error:  # of dist.ImproperUniform
-        raise ValueError(
-            "a site of the model has a prior that cannot be drawn from, or has no transform to an unconstrained space "
-            f"({str(error).strip() or 'an improper one?'}): the walk needs both. Give the site a wide, proper one."
-        ) from error
-    except ValueError as error:
-        cause = _not_finite(args, kwargs)
-        if cause:
-            said = f"the model refuses its data: {cause}. Drop or impute those rows. ({first_line(error)})"
-            raise ValueError(said) from error
-        raise
-    except (RuntimeError, TypeError) as error:
-        if is_out_of_memory(error):
-            raise
-        advice = "Pass what it takes: tensors of its shapes and precision, on its device, observations included."
-        raise does_not_run("the model does not run on its arguments", args, kwargs, error, advice) from error
-    wrong = [n for n, node in trace.nodes.items() if has_density(n, node) and not bool(node["log_prob_sum"].isfinite())]
-    cause = _not_finite(args, kwargs) if wrong else ""
-    if cause:
-        raise ValueError(f"the log density of site {wrong[0]!r} is not finite: {cause}. Drop or impute those rows.")
-    return sites, trace
-
-
-def _check_arguments(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Refuse tensors without values, and a network without observations."""
-    for name, value in {**{f"argument {i}": arg for i, arg in enumerate(args)}, **kwargs}.items():
-        if torch.is_tensor(value):
-            check_tensor(name, value)
-    y = args[1] if len(args) > 1 else kwargs.get("y")
-    if isinstance(model, BayesianNetwork) and (args or kwargs) and y is None:
-        raise ValueError("y is missing: without observations the network's output would be inferred too. Pass x and y.")
-
-
-def _not_finite(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """Which input has NaN or inf, in words; empty if none has."""
-    named = {f"argument {i}": arg for i, arg in enumerate(args)} | {f"argument {k!r}": v for k, v in kwargs.items()}
-    for said, value in named.items():
-        if torch.is_tensor(value) and value.is_floating_point() and not bool(value.isfinite().all()):
-            return f"{said} has {int((~value.isfinite()).sum())} entries that are not finite"
-    return ""
-
-
-def _explain(error: RuntimeError, watch: LastSite) -> NoReturn:
-    """Turn torch's word for what vmap cannot do into what the model's author can do."""
-    text, site = str(error), watch.name
-    if watch.changed is not None:
-        raise ValueError(changing(watch.changed)) from error
-    said = ("data-dependent control flow", "tracing tensor", ".item()", "dynamic shape")
-    if any(words in text for words in said):
-        raise ValueError(
-            f"the model branches on the value of a tensor at or after site {site!r} (an `if`, `.item()` or a "
-            "Python loop over values): all particles have to take one path. Use torch.where, or run the "
-            'particles one after another with BatchedPotential(...).using(mode="loop").'
-        ) from error
-    if "randomness" in text:
-        raise ValueError(
-            f"the model draws random numbers by itself at or after site {site!r} (not through pyro.sample): "
-            "its energy is not a function of the sites. Draw them before, or make them latent sites."
-        ) from error
-    raise error

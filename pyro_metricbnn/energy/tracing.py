@@ -1,4 +1,4 @@
-"""Record the operations of a function once, without Python and Pyro in them, and say what they cost.
+"""Trace the operations of a function once, without Python and Pyro in them, and say what they cost.
 
 In: fn and inputs.  Out: a graph of aten operations, tidied.
 """
@@ -16,7 +16,7 @@ from ..runtime.threads import in_turn
 
 Outputs = tuple[Tensor, ...]
 
-# What decides how a record runs. Counts, not stopwatches: the ways differ in the last bits, and the same seed has
+# What decides how a graph runs. Counts, not stopwatches: the ways differ in the last bits, and the same seed has
 # to give the same walk on a busy machine too.
 COMPILE_SECONDS = 12.0  # 5 to 25 measured
 SECONDS_PER_NODE = 8e-6
@@ -29,7 +29,7 @@ MUCH = 10  # times as large as the weights
 aten = torch.ops.aten
 
 
-def record(fn: Callable[..., Outputs], *inputs: Tensor) -> fx.GraphModule:
+def traced(fn: Callable[..., Outputs], *inputs: Tensor) -> fx.GraphModule:
     """The aten operations of one call, without what changes nothing."""
     _start_autograd()
     from torch.fx.experimental.proxy_tensor import make_fx  # imports hundreds of modules
@@ -37,7 +37,7 @@ def record(fn: Callable[..., Outputs], *inputs: Tensor) -> fx.GraphModule:
     with in_turn():
         graph = make_fx(fn)(*inputs)
     if any(map(_selects_by_value, graph.graph.nodes)):
-        raise RuntimeError("the shapes depend on values: a record would keep those of its first inputs")
+        raise RuntimeError("the shapes depend on values: a graph would keep those of its first inputs")
     tidy(graph)
     return graph
 

@@ -1,7 +1,7 @@
 """What keeps a drifting particle on the low-loss fiber, from one recorded point to the next.
 
 In: `Particles` on a `Ground`.  Out: the particles at the next point, and the energy error made.
-To add here: a refiner, one frozen class with `reach`, `num_gradients` and `advance`.
+To add here: a refiner, one frozen class with `reach`, `num_gradients` and `advance`; state of its own goes in `own`.
 """
 
 from .pull_back import Adam, Descent

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from .state import Ground, Particles
@@ -23,9 +24,22 @@ class Refiner(ABC):
 
     has_step_size: ClassVar[bool] = False  # whether particles carry one
 
+    def __str__(self) -> str:
+        """In short: the knobs that are not at their defaults."""
+        knobs = vars(self).items()
+        changed = [f"{name}={value!r}" for name, value in knobs if value != getattr(type(self), name, None)]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
     def padding(self, dim: int) -> int:
-        """How many coordinates to add to a model of `dim`."""
+        """How many coordinates to add to the drift in a model of `dim`."""
         return 0
+
+    def own(self, theta: Tensor) -> dict[str, Tensor]:
+        """State of the refiner's own at the start of a walk, (N, ...) by name: `Particles.own` carries it on.
+
+        It is frozen, saved and restored with its particle; names, shapes and types stay as they are here.
+        """
+        return {}
 
     def units(self, ground: Ground) -> Tensor:
         """What a drift of length 1 means in each coordinate (D,)."""
@@ -47,6 +61,16 @@ class Refiner(ABC):
     @abstractmethod
     def num_gradients(self, ground: Ground) -> int:
         """About how many gradients a whole walk takes."""
+
+    def start(self, ground: Ground, theta: Tensor) -> Particles:
+        """Particles at theta (N, D), each with a drift uniform on the sphere."""
+        num_particles, dim = theta.shape
+        drift = torch.randn(num_particles, dim + self.padding(dim), device=theta.device, dtype=theta.dtype)
+        own = self.own(theta)
+        energy, grad = ground.potential.value_and_grad(theta)
+        alive = torch.ones_like(energy, dtype=torch.bool)
+        drift = drift / drift.norm(dim=-1, keepdim=True)
+        return Particles(theta=theta, drift=drift, energy=energy, grad=grad, alive=alive, own=own)
 
     def approach(self, ground: Ground, particles: Particles) -> tuple[Ground, Particles]:
         """Go to where the record begins, by default the MAP; the ground comes back with what was learned of it."""

@@ -15,14 +15,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 from .out_of_memory import is_out_of_memory
 
 
-def for_each(function: Callable[[Any], Any], draws: Any) -> Any:
-    """function(draw) for each of the draws, a tree of tensors (S, ...): the results (S, ...).
+def for_each(function: Callable[[Any], Any], draws: Any, *, chunk_size: int | None = None) -> Any:
+    """function(draw) for each of the draws, a tree of tensors (S, ...), at most `chunk_size` at once: results (S, ...).
 
     Where vmap fails, the loop does the same, or raises what is wrong in the function's own words. vmap lacks rules for
     some samplers (multivariate normals, Student's t, Dirichlet) and for what reads numbers out of tensors.
     """
     try:
-        return vmap(function, randomness="different")(draws)
+        return vmap(function, randomness="different", chunk_size=chunk_size)(draws)
     except Exception as error:
         if is_out_of_memory(error):
             raise

@@ -21,13 +21,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
 from ..energy.potential import BatchedPotential
-from ..files.lock import claimed
+from ..files.lock import locked
 from ..files.storage import Content, FilePath, read, writable, write
 from ..refiners.refiner import Refiner
-from ..refiners.state import MEASURED, Ground, Particles
+from ..refiners.state import Ground, Particles
 from ..runtime.arguments import check_number
 from ..runtime.randomness import random_state, set_random_state
-from .trajectories import Recorder
+from .record import Recorder
 
 NewRecord = Callable[[Ground, Tensor], Recorder]  # from the ground and the energies (N,) at the MAP
 MOST_STEPS = 1e7  # between two recorded points: more than any walk takes
@@ -39,7 +39,6 @@ class WalkState:
     """Where a walk is."""
 
     particles: Particles
-    alive: Tensor  # (N,)
     record: Recorder
     step: int = 0
     resumed: bool = False
@@ -83,7 +82,7 @@ class Checkpoint:
             yield None
             return
         checkpoint = cls(path, every)
-        with claimed(checkpoint.path):
+        with locked(checkpoint.path):
             yield checkpoint
 
     def find(self, settings: Mapping[str, Any]) -> Content | None:
@@ -124,14 +123,9 @@ class Checkpoint:
 
 def _content(ground: Ground, state: WalkState, moment: Moment) -> dict[str, Any]:
     return {
-        "ground": {
-            "theta_star": ground.theta_star,
-            "scale": ground.scale,
-            **{name: vars(ground)[name] for name in MEASURED if name in vars(ground)},
-        },
+        "ground": {"theta_star": ground.theta_star, "scale": ground.scale, **ground.measured},
         "energy": energy_at_the_map(ground.theta_star, moment.batch),
-        "particles": vars(state.particles),
-        "alive": state.alive,
+        "particles": {**vars(state.particles), "own": dict(state.particles.own)},
         "step": state.step,
         "record": state.record.state(),
         "potential": moment.place,
@@ -186,15 +180,13 @@ def energy_at_the_map(theta_star: Tensor, batch: BatchedPotential) -> float:
 
 def saved_ground(content: Content, potential: BatchedPotential, num_steps: int, num_particles: int) -> Ground:
     """The ground that the walk was on, with what had been measured of it."""
-    part, like = content.part("ground"), {"dtype": potential.sites.dtype}
-    device, dim = potential.sites.device, potential.dim
-    theta_star, scale = (part.tensor(name, dim, **like).to(device) for name in ("theta_star", "scale"))
-    ground = Ground(potential, theta_star, scale, num_steps, num_particles)
+    part, sites = content.part("ground"), potential.sites
+    names = ("theta_star", "scale", *(("posterior_scale",) if "posterior_scale" in part else ()))
+    found: dict[str, Any] = {name: part.tensor(name, sites.dim, dtype=sites.dtype).to(sites.device) for name in names}
+    measured = {name: found[name] for name in names[2:]}
     if "curvature" in part:
-        vars(ground)["curvature"] = part.value("curvature", float)
-    if "posterior_scale" in part:
-        vars(ground)["posterior_scale"] = part.tensor("posterior_scale", dim, **like).to(device)
-    return ground
+        measured["curvature"] = part.value("curvature", float)
+    return Ground(potential, found["theta_star"], found["scale"], num_steps, num_particles, measured)
 
 
 def saved_state(content: Content, ground: Ground, make_record: NewRecord, refiner: Refiner, thin: int) -> WalkState:
@@ -203,13 +195,12 @@ def saved_state(content: Content, ground: Ground, make_record: NewRecord, refine
     if not 0 <= step <= ground.num_steps:
         raise content.wrong("step", f"from 0 to {ground.num_steps}")
     particles = _saved_particles(content.part("particles"), ground, refiner)
-    alive = content.tensor("alive", ground.num_particles, dtype=torch.bool).to(ground.scale.device)
     record = make_record(ground, particles.energy)
     record.restore(content.part("record"), step // thin)
     ground.potential.restore(content.part("potential"))
     _check_energy(content, ground)
     set_random_state(content.value("random", dict))
-    return WalkState(particles, alive, record, step, resumed=True)
+    return WalkState(particles, record, step, resumed=True)
 
 
 def _check_energy(content: Content, ground: Ground) -> None:
@@ -228,13 +219,18 @@ def _check_energy(content: Content, ground: Ground) -> None:
 
 
 def _saved_particles(part: Content, ground: Ground, refiner: Refiner) -> Particles:
-    num, dim = ground.num_particles, len(ground.scale)
-    padding = refiner.padding(dim)
-    drift = (num, dim + padding)
-    shapes = {"theta": (num, dim), "drift": drift, "energy": (num,), "grad": (num, dim), "padding": (num, padding)}
-    tensors = {name: part.tensor(name, *shape).to(ground.scale.device) for name, shape in shapes.items()}
+    num_particles, dim, like = ground.num_particles, len(ground.scale), ground.scale
+    shapes = Particles.shapes(num_particles, dim, refiner.padding(dim))
+    tensors = {name: part.tensor(name, *shape, dtype=dtype or like.dtype) for name, (shape, dtype) in shapes.items()}
+    own, first = part.part("own"), refiner.own(like.expand(num_particles, -1))
+    carried = {name: own.tensor(name, *value.shape, dtype=value.dtype) for name, value in first.items()}
     step_size, path = part.value("step_size", float), part.value("path", float)
     if refiner.has_step_size and not 0 < refiner.reach(ground) < MOST_STEPS * step_size < math.inf:
         raise part.wrong("step_size", "a length that a walk can go by")
-    num_gradients = part.value("num_gradients", int)
-    return Particles(**tensors, step_size=step_size, path=path, num_gradients=num_gradients)
+    return Particles(
+        **{name: value.to(like.device) for name, value in tensors.items()},
+        own={name: value.to(like.device) for name, value in carried.items()},
+        step_size=step_size,
+        path=path,
+        num_gradients=part.value("num_gradients", int),
+    )

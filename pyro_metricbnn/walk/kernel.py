@@ -5,41 +5,34 @@ In: a Pyro model and its data.  Out: Trajectories, thetas (N, T + 1, D); or, in 
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
-from torch.utils.data import DataLoader
 
-from ..energy.curvature import MAX_HESSIAN
-from ..energy.minibatches import Minibatches, MinibatchPotential, refuse_once
+from ..energy.curvature import smallness
+from ..energy.minibatches import potential_of
 from ..energy.potential import BatchedPotential
 from ..energy.prior_units import prior_units
 from ..files.storage import FilePath
-from ..model.sites import Model
-from ..refiners.pull_back import Adam, Descent
+from ..model.structure import Model
+from ..refiners.named import named_refiner
 from ..refiners.refiner import Refiner
-from ..refiners.state import Ground, Particles, start
-from ..refiners.steer import Steer
-from ..runtime.arguments import (
-    WrongTypeError,
-    check_count,
-    check_device,
-    check_mapping,
-    check_model,
-    check_number,
-    check_type,
-)
+from ..refiners.state import Ground, Particles
+from ..runtime.arguments import check_count, check_mapping, check_model, check_number, check_type
 from .checkpoint import Checkpoint, described, saved_ground, saved_state
-from .loop import checked, go_on, leave, new_record
-from .map_search import find_map, given_point
+from .loop import advance, at_the_map, go_on, leave, new_record, relax
+from .map_search import MAX_ITERATIONS, find_map, given_point
 from .trajectories import Trajectories, check_storage
 
 SEARCH_CALLS = 100  # about what a search for the MAP and the curvature there take on a network
+Params = Mapping[str, Tensor]
 
 
 class DriftRefineKernel(MCMCKernel):
@@ -50,12 +43,11 @@ class DriftRefineKernel(MCMCKernel):
 
     Args:
         model: A Pyro model with continuous latent sites.
-        refiner: `Steer()`, `Descent()`, `Adam()` or one of their lower-case names. On minibatches of 32 rows Steer
-            had the lower negative log-likelihood on Glass (.85, Adam 1.20), Australian (.31, .41) and Ionosphere
-            (.085, .090), the higher on Vehicle (.42, .37) and on Snelson's stiff regression (.33, .23 on its
-            training data): the noise heats it there.
+        refiner: `Steer()`, `Descent()`, `Adam()` or one of their lower-case names; None for `Steer()`.
+        effort: Of `Steer`: time for fidelity, 1 by default. Four times as much goes twice as far in steps half as long.
         num_steps: T, the number of recorded points that the walk is planned for; None for as many as the
-            refiner asks for: 200 for Steer, more with more effort, 100 for the others.
+            refiner asks for: 200 for Steer, more with more effort, 100 for the others. In Pyro's `MCMC` it is
+            warm-up and samples together.
         temperature: Walk on the posterior to the power 1 / temperature: above 1 wider than the model's own, which is
             often too sure where there are few rows (see `choose_temperature`).
         compile: Whether to compile the energy; None where the gradients to come are worth it.
@@ -73,7 +65,8 @@ class DriftRefineKernel(MCMCKernel):
         self,
         model: Model,
         *,
-        refiner: Refiner | str = "steer",
+        refiner: Refiner | str | None = None,
+        effort: float | None = None,
         num_steps: int | None = None,
         temperature: float = 1.0,
         compile: bool | None = None,
@@ -87,20 +80,20 @@ class DriftRefineKernel(MCMCKernel):
             check_count("chunk_size", chunk_size, "it counts particles.")
         check_number("temperature", temperature, "1 is the model's own.")
         self.model = model
-        self.refiner = named_refiner(refiner)
-        self.num_steps = num_steps if num_steps is not None else self.refiner.num_points
+        self.refiner = named_refiner(refiner, effort)
+        self._num_steps = num_steps
         self.temperature = temperature
         self.compile = compile
         self.chunk_size = chunk_size
-        self.example_arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
-        """Arguments of the model in the last walk, or of one batch: they show its structure."""
-        self._given: dict[str, Tensor] | None = None
-        self._potential_energy: BatchedPotential | None = None
-        self._chain: tuple[Ground, Particles] | None = None
-        self._ground: Ground | None = None
-        self._step_size = 0.0
-        self.transforms: dict[str, Any] | None = None
         self.cleanup()
+
+    def __repr__(self) -> str:
+        return f"DriftRefineKernel({self.refiner}, num_steps={self.num_steps}, temperature={self.temperature:g})"
+
+    @property
+    def num_steps(self) -> int:
+        """T."""
+        return self._num_steps if self._num_steps is not None else self.refiner.num_points
 
     # ------------------------------------------------------------------------------ N particles
 
@@ -108,8 +101,10 @@ class DriftRefineKernel(MCMCKernel):
         self,
         *args: Any,
         num_particles: int = 20,
-        initial_params: Mapping[str, Tensor] | None = None,
-        map_params: Mapping[str, Tensor] | None = None,
+        potential: BatchedPotential | None = None,
+        initial_params: Params | None = None,
+        map_params: Params | None = None,
+        max_iterations: int = MAX_ITERATIONS,
         batch_size: int | None = None,
         thin: int = 1,
         storage_dtype: torch.dtype | None = None,
@@ -131,8 +126,10 @@ class DriftRefineKernel(MCMCKernel):
         Args:
             *args: The model's arguments, or a DataLoader of batches of them.
             num_particles: N.
+            potential: The energy to walk on, in place of arguments: one with another gradient estimator, say.
             initial_params: Constrained values to start the MAP search from.
             map_params: Constrained values to leave from as they are, without a search.
+            max_iterations: Of the search for the MAP.
             batch_size: Take minibatches of this many rows of the arguments.
             thin: Record only every so many steps.
             storage_dtype: Precision of the record, for large D (torch.float16 halves it).
@@ -147,9 +144,10 @@ class DriftRefineKernel(MCMCKernel):
         check_count("num_particles", num_particles, "without a particle nothing walks. The default is 20.")
         self._check_record(thin, storage_dtype, storage_device)
         self._check_start(initial_params, map_params)
+        check_count("max_iterations", max_iterations, "the search takes some.")
         with Checkpoint.opened(checkpoint, checkpoint_every) as file:
-            potential = self._potential(args, kwargs, batch_size)
-            example = (potential.args, dict(potential.kwargs))
+            potential = self._given_potential(potential, args, kwargs, batch_size, keeps_place=file is not None)
+            arguments = (potential.args, dict(potential.kwargs))
             make_record = partial(new_record, self.refiner, thin, storage_dtype, storage_device)
             saved = None
             if file is not None:
@@ -160,15 +158,15 @@ class DriftRefineKernel(MCMCKernel):
                 ground = self._planned(saved_ground(saved, potential, self.num_steps, num_particles))
                 state = saved_state(saved, ground, make_record, self.refiner, thin)
             else:
-                if potential.dim > MAX_HESSIAN:  # worth recording from the first call on; small models' calls are cheap
+                if smallness(potential.dim) < 1:  # worth tracing from the first call on; small models' calls are cheap
                     mode = "trace" if self.compile is False else "auto"
                     potential = potential.using(mode=mode, expected_calls=SEARCH_CALLS, chunk_size=self.chunk_size)
-                theta_star, scale = self._leaving_from(potential, initial_params, map_params, progress)
+                theta_star, scale = _leaving_from(potential, initial_params, map_params, max_iterations, progress)
                 ground = self._planned(Ground(potential, theta_star, scale, self.num_steps, num_particles))
                 ground, state = leave(ground, self.refiner, make_record)
-            trajectories = go_on(ground, self.refiner, state, thin, file, progress)
-        self._ground, self._step_size, self.example_arguments = ground, state.particles.step_size, example
-        return trajectories
+            walk = go_on(ground, self.refiner, state, thin, file, progress)
+        ground = replace(ground, measured={**ground.measured, "step_size": state.particles.step_size})
+        return replace(walk, ground=ground, arguments=arguments, in_batches=potential.is_noisy)
 
     def _check_record(self, thin: int, dtype: torch.dtype | None, device: torch.device | str | None) -> None:
         check_count("thin", thin, "it counts steps.")
@@ -187,70 +185,33 @@ class DriftRefineKernel(MCMCKernel):
             if given is not None:
                 check_mapping(name, given, "constrained values")
 
-    def _leaving_from(
-        self,
-        potential: BatchedPotential,
-        initial_params: Mapping[str, Tensor] | None,
-        map_params: Mapping[str, Tensor] | None,
-        progress: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """theta_star and the prior's deviations, (D,) each."""
-        if map_params is not None:
-            return given_point(potential, map_params), prior_units(potential).scale
-        estimate = find_map(potential, initial_params, progress=progress)
-        return estimate.theta, estimate.units.scale
-
     def _settings(self, potential: BatchedPotential, start_from: Mapping[str, Tensor] | None) -> dict[str, Any]:
         """What has to be the same for a walk to go on."""
         settings = ("num_steps", "temperature", "compile", "chunk_size")
         return {**{name: getattr(self, name) for name in settings}, **described(self.refiner, potential, start_from)}
 
-    def relax(self, theta: Tensor, num_refinements: int) -> Tensor:
-        """Points (S, D) near the fiber of the last walk, taken onto it by so many gradients each.
+    def relax(self, walk: Trajectories, theta: Tensor, num_refinements: int) -> Tensor:
+        """Points (S, D) near the fiber of a walk, taken onto it by so many gradients each."""
+        check_type("walk", walk, Trajectories, "the Trajectories that walk() gave")
+        return relax(self.refiner, walk, theta, num_refinements)
 
-        As many at once as there were particles, so that nothing is traced or compiled again.
-        """
-        if self._ground is None:
-            raise ValueError("the kernel has not walked yet, so it has no data to refine on: call walk(*args) first.")
-        check_count("num_refinements", num_refinements, "it counts gradients.")
-        check_device("theta", theta, self._ground.theta_star.device, "the walk was")
-        if theta.dim() != 2 or theta.shape[1] != len(self._ground.theta_star) or not len(theta):
-            raise ValueError(f"theta has shape {tuple(theta.shape)}, but must be (S, {len(self._ground.theta_star)}).")
-        if not bool(theta.isfinite().all()):
-            raise ValueError(
-                "theta has entries that are not finite: no gradient takes them to the fiber. Leave them out."
-            )
-        size = self._ground.num_particles
-        short = -len(theta) % size
-        rows = torch.cat([theta, theta[:1].expand(short, -1)]) if short else theta
-        parts = [self.refiner.relax(self._ground, part, num_refinements, self._step_size) for part in rows.split(size)]
-        return torch.cat(parts)[: len(theta)]
-
-    def _potential(self, args: tuple[Any, ...], kwargs: dict[str, Any], batch_size: int | None) -> BatchedPotential:
-        if args and isinstance(args[0], Iterator):
-            refuse_once(args[0])
-        in_batches = batch_size is not None or any(isinstance(arg, DataLoader) for arg in args)
-        if in_batches and kwargs:
-            raise ValueError(
-                f"keyword arguments ({', '.join(kwargs)}) are not cut into batches: pass the data in the model's "
-                "order, as (x, y), or a DataLoader of dicts, and put what is no data into the model."
-            )
-        if args and isinstance(args[0], DataLoader):
-            if len(args) > 1:
-                raise ValueError(
-                    f"a DataLoader stands for all of the model's arguments, got {len(args) - 1} more: let it give "
-                    "batches of all of them, as DataLoader(TensorDataset(x, y)) does."
-                )
-            if batch_size is not None:
-                raise ValueError("batch_size is the loader's to say: pass tensors, or a loader without it.")
-            potential: BatchedPotential = MinibatchPotential(self.model, args[0])
-        elif batch_size is not None:
-            if not any(torch.is_tensor(arg) for arg in args):
-                raise ValueError("batch_size needs tensors to take rows of: pass them before it, as x and y.")
-            batches = Minibatches(args, batch_size)
-            potential = MinibatchPotential(self.model, batches, batches.num_data)
+    def _given_potential(
+        self,
+        potential: BatchedPotential | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        batch_size: int | None,
+        keeps_place: bool,
+    ) -> BatchedPotential:
+        """The energy that was given, or that of the arguments, at the kernel's temperature."""
+        if potential is None:
+            potential = potential_of(self.model, args, kwargs, batch_size, keeps_place)
         else:
-            potential = BatchedPotential(self.model, *args, **kwargs)
+            check_type("potential", potential, BatchedPotential, "a BatchedPotential of the kernel's model")
+            if args or kwargs or batch_size is not None:
+                raise ValueError("potential stands for the model's arguments: pass it, or them, not both.")
+            if potential.model is not self.model:
+                raise ValueError("the potential is of another model than the kernel's: make both of one model.")
         return potential if self.temperature == 1 else potential.at(self.temperature)
 
     def _planned(self, ground: Ground) -> Ground:
@@ -263,44 +224,41 @@ class DriftRefineKernel(MCMCKernel):
     # --------------------------------------------------------------------------- Pyro's MCMC
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
-        self._potential_energy = self._potential(args, kwargs, None)
-        self.transforms = {site.name: site.transform.inv for site in self._potential_energy.sites.sites}
-        self._chain = None
+        self._energy = self._given_potential(None, args, kwargs, None, keeps_place=False)
+        self.transforms = {site.name: site.transform.inv for site in self._energy.sites.sites}
+        self._chain, self._chain_steps = None, _asked_of_mcmc(warmup_steps) or self.num_steps
 
     @property
     def initial_params(self) -> dict[str, Tensor]:
         """The MAP by site, unconstrained, as Pyro's MCMC wants it."""
         if self._given is None:
-            if self._potential_energy is None:
-                raise ValueError("the kernel has no data yet: MCMC(kernel, ...).run(*args) gives it.")
-            theta = find_map(self._potential_energy, progress=False).theta
-            return self._potential_energy.sites.unconstrained(theta)
+            potential = self._with_data()
+            return potential.sites.unconstrained(find_map(potential, progress=False).theta)
         return self._given
 
     @initial_params.setter
     def initial_params(self, params: dict[str, Tensor]) -> None:
         self._given = params
 
+    def _with_data(self) -> BatchedPotential:
+        if self._energy is None:
+            raise ValueError("the kernel has no data yet: MCMC(kernel, ...).run(*args) gives it.")
+        return self._energy
+
     def sample(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
         """The next recorded point after `params`."""
-        potential = self._potential_energy
-        if potential is None:
-            raise ValueError("the kernel has no data yet: MCMC(kernel, ...).run(*args) gives it.")
+        potential = self._with_data()
         theta = potential.sites.flatten_unconstrained(params)
         if self._chain is None or not torch.equal(self._chain[1].theta[0], theta):
-            self._chain = self._start_chain(potential, theta)
-        ground, particles = self._chain
-        moved, error = self.refiner.advance(ground, particles)
-        good = moved.is_finite
-        self._frozen += int(not bool(good))
-        particles = moved.where(good, particles)
+            scale = prior_units(potential).scale
+            ground = self._planned(Ground(potential, theta, scale, self._chain_steps, 1))
+            self._chain = self.refiner.approach(ground, at_the_map(ground, self.refiner))
+        ground, before = self._chain
+        particles, error = advance(ground, self.refiner, before)
+        self._frozen += int(not bool(particles.alive))
+        particles = replace(particles, alive=torch.ones_like(particles.alive))  # a chain of Pyro's tries again
         self._chain, self._error = (ground, particles), float(error)
         return potential.sites.unconstrained(particles.theta[0])
-
-    def _start_chain(self, potential: BatchedPotential, theta: Tensor) -> tuple[Ground, Particles]:
-        ground = self._planned(Ground(potential, theta, prior_units(potential).scale, self.num_steps, 1))
-        particles = checked(start(ground, self.refiner.padding(len(theta))))
-        return self.refiner.approach(ground, particles)
 
     def logging(self) -> OrderedDict[str, str]:
         if self._chain is None:
@@ -318,16 +276,33 @@ class DriftRefineKernel(MCMCKernel):
         return {"divergences": list(range(self._frozen)), "energy error": self._error}
 
     def cleanup(self) -> None:
-        self._potential_energy = self._chain = self.transforms = None
+        """Forget the run of MCMC that is over: its data, its chain and where it started."""
+        self._energy: BatchedPotential | None = None
+        self._chain: tuple[Ground, Particles] | None = None
+        self._chain_steps = self.num_steps
+        self._given: dict[str, Tensor] | None = None
+        self.transforms: dict[str, Any] | None = None
         self._frozen, self._error = 0, float("nan")
 
 
-def named_refiner(refiner: Refiner | str) -> Refiner:
-    """A refiner from its lower-case name, or itself."""
-    names: dict[str, type[Refiner]] = {"steer": Steer, "descent": Descent, "adam": Adam}
-    if isinstance(refiner, str) and refiner in names:
-        return names[refiner]()
-    if isinstance(refiner, Refiner):
-        return refiner
-    kind = ValueError if isinstance(refiner, str) else WrongTypeError
-    raise kind(f"refiner must be a Refiner or one of {', '.join(map(repr, names))}, got {refiner!r}.")
+def _leaving_from(
+    potential: BatchedPotential,
+    initial_params: Params | None,
+    map_params: Params | None,
+    max_iterations: int,
+    progress: bool,
+) -> tuple[Tensor, Tensor]:
+    """theta_star and the prior's deviations, (D,) each."""
+    if map_params is not None:
+        return given_point(potential, map_params), prior_units(potential).scale
+    estimate = find_map(potential, initial_params, max_iterations=max_iterations, progress=progress)
+    return estimate.theta, estimate.units.scale
+
+
+def _asked_of_mcmc(warmup_steps: int) -> int | None:
+    """Warm-up and samples that Pyro's MCMC will ask for; None where another caller does not say.
+
+    Pyro tells a kernel the warm-up alone. How many samples follow stands in the function that calls `setup`.
+    """
+    num_samples = sys._getframe(2).f_locals.get("num_samples")
+    return warmup_steps + num_samples if isinstance(num_samples, int) else None

@@ -13,15 +13,19 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ..refiners.refiner import Refiner
-from ..refiners.state import Ground, Particles, start
+from ..refiners.state import Ground, Particles
+from ..runtime.arguments import check_count, check_device
 from .checkpoint import Checkpoint, NewRecord, WalkState
-from .trajectories import Recorder, Trajectories
+from .record import Recorder
+from .trajectories import Trajectories
 
 FEWEST = 4  # points of each particle for a posterior with all that belongs to it: R-hat splits them into halves of two
 
 
-def checked(particles: Particles) -> Particles:
-    """The particles, if they can leave the MAP."""
+def at_the_map(ground: Ground, refiner: Refiner) -> Particles:
+    """All particles at the MAP, if they can leave it."""
+    theta = ground.theta_star.expand(ground.num_particles, -1).contiguous()
+    particles = refiner.start(ground, theta)
     if not bool(particles.is_finite.all()):
         raise ValueError(
             f"the energy at the MAP is {float(particles.energy[0])}, or its gradient is not finite: no particle "
@@ -46,11 +50,10 @@ def new_record(
 
 def leave(ground: Ground, refiner: Refiner, make_record: NewRecord) -> tuple[Ground, WalkState]:
     """All particles where the record begins, and the ground with what was learned of it on the way there."""
-    particles = checked(start(ground, refiner.padding(len(ground.scale))))
+    particles = at_the_map(ground, refiner)
     record = make_record(ground, particles.energy)
-    alive = torch.ones_like(particles.energy, dtype=torch.bool)
     ground, particles = refiner.approach(ground, particles)
-    return ground, WalkState(particles, alive, record)
+    return ground, WalkState(particles, record)
 
 
 def go_on(
@@ -67,10 +70,10 @@ def go_on(
             while state.step < ground.num_steps:
                 if checkpoint is not None:
                     checkpoint.write(ground, state)
-                _advance(ground, refiner, state, thin)
+                _record_step(ground, refiner, state, thin)
                 bar.update()
                 if progress:
-                    energy, alive = float(state.particles.energy.mean()), int(state.alive.sum())
+                    energy, alive = float(state.particles.energy.mean()), int(state.particles.alive.sum())
                     bar.set_postfix(energy=f"{energy:.1f}", alive=alive, refresh=False)
             if checkpoint is not None:
                 checkpoint.write(ground, state, now=True)
@@ -81,12 +84,12 @@ def go_on(
             if state.record.length < FEWEST:
                 raise
             _say_interrupted(state.record.length, ground.num_steps // thin, checkpoint)
-    if not bool(state.alive.all()):
-        lost = int((~state.alive).sum())
+    lost = int((~state.particles.alive).sum())
+    if lost:
         warnings.warn(
-            f"{lost} of {len(state.alive)} particles came to an energy that is not finite and stand frozen at their "
-            "last good point; their later points are left out of the samples. Take a smaller step: eta for Descent, "
-            "error for Steer.",
+            f"{lost} of {ground.num_particles} particles came to an energy that is not finite and stand frozen at "
+            "their last good point; their later points are left out of the samples. Take a smaller step: Descent(eta=) "
+            "or Steer(error=).",
             stacklevel=3,
         )
     return state.record.trajectories()
@@ -105,20 +108,48 @@ def _say_interrupted(length: int, num_points: int, checkpoint: Checkpoint | None
     )
 
 
-def _advance(ground: Ground, refiner: Refiner, state: WalkState, thin: int) -> None:
+def _record_step(ground: Ground, refiner: Refiner, state: WalkState, thin: int) -> None:
     """One step. The state changes at its end and all at once: an interruption before leaves it as it was."""
-    before = replace(state.particles, alive=state.alive)
+    before = state.particles
+    moved, error = advance(ground, refiner, before)
+    if (state.step + 1) % thin == 0:
+        state.record.record(moved, error, _survived(ground, refiner, before, moved))
+    state.particles, state.step = moved, state.step + 1
+
+
+def advance(ground: Ground, refiner: Refiner, before: Particles) -> tuple[Particles, Tensor]:
+    """The particles a recorded step further, and the energy error (N,); one that went wrong stays where it was."""
     moved, error = refiner.advance(ground, before)
     if moved.path <= before.path:  # a refiner that does not say
         moved = replace(moved, path=before.path + refiner.reach(ground))
-    alive = state.alive & moved.is_finite
-    moved = replace(moved.where(alive, before), alive=None)
-    if (state.step + 1) % thin == 0:
-        state.record.record(moved, error, _survived(ground, refiner, before, moved), alive)
-    state.particles, state.alive, state.step = moved, alive, state.step + 1
+    alive = before.alive & moved.is_finite
+    return replace(moved.where(alive, before), alive=alive), error
 
 
 def _survived(ground: Ground, refiner: Refiner, before: Particles, after: Particles) -> Tensor:
     """The part of the drift that is left of a step (N,)."""
     moved = (after.theta - before.theta) / refiner.units(ground)
     return (moved * before.drift[:, : moved.shape[1]]).sum(-1) / (after.path - before.path)
+
+
+def relax(refiner: Refiner, walk: Trajectories, theta: Tensor, num_refinements: int) -> Tensor:
+    """Points (S, D) near the fiber of a walk, taken onto it by so many gradients each.
+
+    As many at once as there were particles, so that nothing is traced or compiled again.
+    """
+    ground = walk.ground
+    if ground is None:
+        raise ValueError(
+            "the walk comes from a file, without the data to refine on: run again, or draw with num_refinements=0."
+        )
+    check_count("num_refinements", num_refinements, "it counts gradients.")
+    check_device("theta", theta, ground.theta_star.device, "the walk was")
+    if theta.dim() != 2 or theta.shape[1] != len(ground.theta_star) or not len(theta):
+        raise ValueError(f"theta has shape {tuple(theta.shape)}, but must be (S, {len(ground.theta_star)}).")
+    if not bool(theta.isfinite().all()):
+        raise ValueError("theta has entries that are not finite: no gradient takes them to the fiber. Leave them out.")
+    size, step_size = ground.num_particles, ground.measured.get("step_size", 0.0)
+    short = -len(theta) % size
+    rows = torch.cat([theta, theta[:1].expand(short, -1)]) if short else theta
+    parts = [refiner.relax(ground, part, num_refinements, step_size) for part in rows.split(size)]
+    return torch.cat(parts)[: len(theta)]

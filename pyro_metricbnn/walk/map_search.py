@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ..energy.curvature import MAX_HESSIAN, hessian
-from ..energy.minibatches import MinibatchPotential
+from ..energy.curvature import hessian, smallness
 from ..energy.potential import BatchedPotential
 from ..energy.prior_units import PriorUnits, prior_units
 from ..runtime.arguments import check_count, check_mapping, check_type
 
+MAX_ITERATIONS = 500
+BATCH_STEPS = 1000  # of Adam on minibatches, for as many iterations
 ADAM_STEPS = 300  # from scratch, for all starts at once
-BATCH_STEPS = 1000  # of Adam on minibatches
 SETTLED = 0.1  # nats in 50 iterations: less than this does not move the posterior
 HISTORY, SHORT_HISTORY = 20, 4  # pairs of vectors (D,) that L-BFGS remembers; the second above LARGE coordinates
 LARGE = 1_000_000
@@ -60,7 +60,7 @@ def find_map(
     init: Mapping[str, Tensor] | None = None,
     *,
     num_starts: int = 8,
-    max_iterations: int = 500,
+    max_iterations: int = MAX_ITERATIONS,
     progress: bool = True,
 ) -> MapEstimate:
     """Minimise the potential energy.
@@ -74,7 +74,7 @@ def find_map(
         potential: The energy to minimise.
         init: Constrained values to start from; sites that it leaves out start at the prior's median.
         num_starts: Starts from scratch.
-        max_iterations: Iterations of L-BFGS.
+        max_iterations: Iterations of L-BFGS; twice as many of Adam on minibatches.
         progress: Show a progress bar.
 
     Example:
@@ -166,8 +166,9 @@ def _descend(
         bar.update()
         return value, torch.where(free, grad * units.scale, 0.0)
 
-    if isinstance(potential, MinibatchPotential):
-        return _adam(evaluate, starts, BATCH_STEPS, bar, lr=0.05 if len(starts) > 1 else 0.005)
+    if potential.is_noisy:
+        num_steps = round(BATCH_STEPS * max_iterations / MAX_ITERATIONS)
+        return _adam(evaluate, starts, num_steps, bar, lr=0.05 if len(starts) > 1 else 0.005)
     energies: list[float] = []
     z = starts[0]
     if len(starts) > 1:
@@ -248,7 +249,7 @@ def _in_a_neck(potential: BatchedPotential, units: PriorUnits, z: Tensor, free: 
     """
     far = _with_their_sites(potential, free & (z.abs() > NECK))
     rest = free & ~far
-    if potential.dim > MAX_HESSIAN or not bool(far.any()) or not bool(rest.any()):
+    if smallness(potential.dim) == 0 or not bool(far.any()) or not bool(rest.any()):
         return torch.zeros_like(far)
     middle = torch.where(far, 0.0, z)
     with tqdm(disable=True) as bar:
@@ -287,6 +288,6 @@ def _say(converged: bool, unbounded: tuple[str, ...], energies: list[float]) -> 
         fall = fmean(energies[-2 * tenth : -tenth] or energies[:1]) - fmean(energies[-tenth:])
         warnings.warn(
             f"the MAP search did not converge: the energy still fell by {fall:.2g} nats at the end. The walk "
-            "starts from where it came to; pass more max_iterations, or train the network longer.",
+            "starts from where it came to. Pass run(..., max_iterations=) more than 500, or train the network longer.",
             stacklevel=3,
         )

@@ -1,11 +1,12 @@
 """The record of a walk.
 
-In: what a kernel walked.  Out: thetas (N, T + 1, D), their energies, and samples by site.
+In: what a kernel walked.  Out: thetas (N, T + 1, D), their energies, samples by site, and what was walked on.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from torch import Tensor
 
 from ..files.storage import Content
 from ..model.sites import Sites
-from ..refiners.state import Particles
-from ..runtime.arguments import check_count, check_tensor, check_type, real_device
+from ..refiners.state import Ground, of_axes
+from ..runtime.arguments import WrongTypeError, check_count, check_tensor, check_type, real_device
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +31,17 @@ class Trajectories:
             its steps), or the energy that refinement did not take back.
         drift_survived: (N, T), the part of the drift that was left of each step: 1 is straight on.
         step_sizes: (T,), of a refiner that tunes its own.
-        frozen_at: (N,), the step at which a particle's energy was no longer finite; T + 1 for never. From
-            there on its row repeats the last good point.
         paths: (T,), how far the drift had gone at each point, in the refiner's units.
         gradients: (T,), how many each particle had taken by then.
+        frozen_at: (N,), the step at which a particle's energy was no longer finite; T + 1 for never. From
+            there on its row repeats the last good point.
         positions: (T + 1,), where each point is among all, from 0 at the MAP to 1 at the end: evenly, whatever the
             lengths. The first step is longer where the walk left the MAP before the record began.
         sites: Where each latent site is in theta.
         spacing: How far the drift was to go between two points.
+        arguments: What the model was called with; of a walk on minibatches, one batch.
+        in_batches: Whether the walk took minibatches, so that no call of the model saw all the data.
+        ground: What was walked on, for draws that are to be refined; None for a walk from a file.
 
     Example:
         >>> walk.thetas.shape
@@ -44,35 +50,40 @@ class Trajectories:
         torch.Size([40, 1, 2])
     """
 
-    thetas: Tensor
-    energies: Tensor
-    energy_errors: Tensor
-    drift_survived: Tensor
-    step_sizes: Tensor
-    paths: Tensor
-    gradients: Tensor
-    frozen_at: Tensor
-    positions: Tensor
+    thetas: Tensor = of_axes("N", "T + 1", "D")
+    energies: Tensor = of_axes("N", "T + 1")
+    energy_errors: Tensor = of_axes("N", "T")
+    drift_survived: Tensor = of_axes("N", "T")
+    step_sizes: Tensor = of_axes("T")
+    paths: Tensor = of_axes("T")
+    gradients: Tensor = of_axes("T", dtype=torch.int64)
+    frozen_at: Tensor = of_axes("N", dtype=torch.int64)
+    positions: Tensor = of_axes("T + 1")
     sites: Sites
     spacing: float
+    arguments: Arguments = field(default=((), {}), repr=False)
+    in_batches: bool = False
+    ground: Ground | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_type("sites", self.sites, Sites, "the sites of a model, as BatchedPotential(model, x, y).sites are")
-        for name, value in vars(self).items():
-            if name not in ("sites", "spacing"):
-                check_tensor(name, value)
+        for name in AXES:
+            check_tensor(name, getattr(self, name))
         if self.thetas.dim() != 3 or self.thetas.shape[2] != self.sites.dim:
             raise ValueError(
                 f"thetas has shape {tuple(self.thetas.shape)}, but must be (N, T + 1, {self.sites.dim}): walks, "
                 "points, coordinates of the model."
             )
-        walks, steps = self.num_particles, self.num_steps
-        shapes: dict[str, tuple[int, ...]] = {"energies": (walks, steps + 1), "energy_errors": (walks, steps)}
-        shapes |= {"drift_survived": (walks, steps), "step_sizes": (steps,), "paths": (steps,), "gradients": (steps,)}
-        shapes |= {"frozen_at": (walks,), "positions": (steps + 1,)}
-        for name, shape in shapes.items():
+        lengths = axis_lengths(self.num_particles, self.num_steps, self.sites.dim)
+        for name, axes in AXES.items():
+            shape = tuple(lengths[axis] for axis in axes)
             if getattr(self, name).shape != shape:
                 raise ValueError(f"{name} has shape {tuple(getattr(self, name).shape)}, but thetas ask for {shape}.")
+
+    def __repr__(self) -> str:
+        lost = int((~self.is_good.all(-1)).sum())
+        frozen = f", {lost} frozen" if lost else ""
+        return f"Trajectories({self.num_particles} walks of {self.num_steps} points, D = {self.sites.dim}{frozen})"
 
     @property
     def num_particles(self) -> int:
@@ -103,11 +114,8 @@ class Trajectories:
                 the points at which one stood frozen.
         """
         points = self.thetas[:, 1:]
-        if group_by_chain:
-            points = points[self.is_good.all(-1).to(points.device)]
-        else:
-            points = points[self.is_good.to(points.device)]
-        return self.sites.unflatten(points.to(self.sites.dtype))
+        good = self.is_good.all(-1) if group_by_chain else self.is_good
+        return self.sites.unflatten(points[good.to(points.device)].to(self.sites.dtype))
 
     def thinned(self, every: int) -> Trajectories:
         """Every `every`-th point, and the MAP."""
@@ -116,58 +124,105 @@ class Trajectories:
             raise ValueError(
                 f"every must be at most {self.num_steps}, the steps of the walk, got {every}: none is left."
             )
-        last = range(every, self.num_steps + 1, every)
-        points = torch.tensor([0, *last], device="cpu")
-        steps = points[1:] - 1
-        frozen = (self.frozen_at + every - 1) // every
-        frozen = torch.where(self.frozen_at > self.num_steps, len(steps) + 1, frozen)
-        return replace(
-            self,
-            thetas=self.thetas[:, points.to(self.thetas.device)],
-            energies=self.energies[:, points.to(self.energies.device)],
-            energy_errors=self.energy_errors[:, steps.to(self.energy_errors.device)],
-            drift_survived=self.drift_survived[:, steps.to(self.drift_survived.device)],
-            step_sizes=self.step_sizes[steps.to(self.step_sizes.device)],
-            paths=self.paths[steps.to(self.paths.device)],
-            gradients=self.gradients[steps.to(self.gradients.device)],
-            frozen_at=frozen,
-            positions=self.positions[points.to(self.positions.device)],
-            spacing=self.spacing * every,
-        )
+        points = torch.tensor([0, *range(every, self.num_steps + 1, every)], device="cpu")
+        kept = {"T + 1": points, "T": points[1:] - 1}
+        arrays = {}
+        for name, axes in AXES.items():
+            value, place = getattr(self, name), _along_walk(axes)
+            arrays[name] = value if place is None else value.index_select(place, kept[axes[place]].to(value.device))
+        never = self.frozen_at > self.num_steps
+        arrays["frozen_at"] = torch.where(never, len(points), (self.frozen_at + every - 1) // every)
+        return replace(self, **arrays, spacing=self.spacing * every)
 
-    def state(self) -> dict[str, Any]:
-        """All but the sites, in plain values, for `storage`."""
-        return {name: value for name, value in vars(self).items() if name != "sites"}
+    def join(self, *others: Trajectories) -> Trajectories:
+        """These walks and others of the same model, with as many points each, as one record.
 
-    @classmethod
-    def restored(cls, state: Content, sites: Sites) -> Trajectories:
-        """The record of such a state, for a model of these sites."""
-        thetas = state.tensor("thetas", None, None, sites.dim)
-        num_particles, num_points = thetas.shape[:2]
-        if num_particles < 1 or num_points < 2:
-            raise state.wrong("thetas", "of at least one particle and one step")
-        walks = (num_particles, num_points - 1)
-        positions = state.tensor("positions", num_points)
-        if not bool((positions.diff() > 0).all()):
-            raise state.wrong("positions", "rising from point to point")
-        return cls(
-            thetas=thetas,
-            energies=state.tensor("energies", num_particles, num_points),
-            energy_errors=state.tensor("energy_errors", *walks),
-            drift_survived=state.tensor("drift_survived", *walks),
-            step_sizes=state.tensor("step_sizes", num_points - 1),
-            paths=state.tensor("paths", num_points - 1),
-            gradients=state.tensor("gradients", num_points - 1, dtype=torch.int64),
-            frozen_at=state.tensor("frozen_at", num_particles, dtype=torch.int64),
-            positions=positions,
-            sites=sites,
-            spacing=state.value("spacing", float),
-        )
+        What is recorded once for all particles (step sizes, paths, gradients) is averaged over the walks.
+
+        Example:
+            >>> walk.join(walk).thetas.shape
+            torch.Size([8, 11, 3])
+        """
+        walks = [self, *others]
+        for other in others:
+            check_type("a walk to join", other, Trajectories, "the Trajectories of a walk of the same model")
+            if other.sites.names != self.sites.names or other.thetas.shape[1:] != self.thetas.shape[1:]:
+                raise ValueError(
+                    f"{other!r} cannot join {self!r}: both need the same sites and as many points. Walk the same model "
+                    "with the same num_steps and thin."
+                )
+        arrays = {}
+        for name, axes in AXES.items():
+            values = [getattr(walk, name).to(getattr(self, name)) for walk in walks]
+            mean = torch.stack(values).double().mean(0).to(values[0].dtype)
+            arrays[name] = torch.cat(values) if axes[0] == "N" else mean
+        return replace(self, **arrays, in_batches=any(walk.in_batches for walk in walks))
 
     def stored(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Trajectories:
         """The same record with its thetas in another precision or on another device, for large D."""
         check_storage(dtype, device)
         return replace(self, thetas=self.thetas.to(dtype=dtype, device=device))
+
+    def state(self) -> dict[str, Any]:
+        """The record in plain values, for a file: without the sites, the arguments and the ground."""
+        return {**{name: getattr(self, name) for name in AXES}, "spacing": self.spacing, "in_batches": self.in_batches}
+
+    @classmethod
+    def restored(cls, state: Content, sites: Sites, arguments: Arguments = ((), {})) -> Trajectories:
+        """The record of such a state, for a model of these sites."""
+        num_particles, num_points = state.tensor("thetas", None, None, sites.dim).shape[:2]
+        if num_particles < 1 or num_points < 2:
+            raise state.wrong("thetas", "of at least one particle and one step")
+        arrays = read_arrays(state, axis_lengths(num_particles, num_points - 1, sites.dim))
+        if not bool((arrays["positions"].diff() > 0).all()):
+            raise state.wrong("positions", "rising from point to point")
+        spacing, in_batches = state.value("spacing", float), state.value("in_batches", bool)
+        return cls(**arrays, sites=sites, spacing=spacing, arguments=arguments, in_batches=in_batches)
+
+
+AXES: dict[str, tuple[str, ...]] = {
+    one.name: one.metadata["axes"] for one in fields(Trajectories) if "axes" in one.metadata
+}
+DTYPES: dict[str, torch.dtype | None] = {one.name: one.metadata.get("dtype") for one in fields(Trajectories)}
+
+
+def axis_lengths(num_particles: int, num_steps: int, dim: int) -> dict[str, int]:
+    """The length of each axis of a record."""
+    return {"N": num_particles, "T": num_steps, "T + 1": num_steps + 1, "D": dim}
+
+
+def _along_walk(axes: tuple[str, ...]) -> int | None:
+    """The axis that counts points or steps; None if there is none."""
+    return next((place for place, axis in enumerate(axes) if axis in ("T", "T + 1")), None)
+
+
+def so_far(arrays: Mapping[str, Tensor], num_steps: int) -> dict[str, Tensor]:
+    """The first so many steps of each array of a record."""
+    lengths = {"T": num_steps, "T + 1": num_steps + 1}
+    places = {name: _along_walk(AXES[name]) for name in arrays}
+    return {
+        name: value if (place := places[name]) is None else value.narrow(place, 0, lengths[AXES[name][place]])
+        for name, value in arrays.items()
+    }
+
+
+def read_arrays(state: Content, lengths: Mapping[str, int], like: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
+    """The arrays of a record in a file, of these lengths; of the types of those that they go on from."""
+    return {
+        name: state.tensor(name, *(lengths[axis] for axis in AXES[name]), dtype=like[name].dtype if like else kind)
+        for name, kind in DTYPES.items()
+        if name in (AXES if like is None else like)
+    }
+
+
+def walk_of(run_or_walk: Any, name: str = "walks") -> Trajectories:
+    """The record of a run, or the record itself. A run, further down the flow, is what has `trajectories`."""
+    if hasattr(type(run_or_walk), "trajectories"):
+        return run_or_walk.trajectories
+    if not isinstance(run_or_walk, Trajectories):
+        kind = type(run_or_walk).__name__
+        raise WrongTypeError(f"{name} must be Trajectories or a MetricBNN that has run, got {kind}.")
+    return run_or_walk
 
 
 def check_storage(
@@ -180,94 +235,3 @@ def check_storage(
             raise ValueError(f"{names[0]} is {dtype}, which cuts off fractions: pass a real one, as torch.float16.")
     if device is not None:
         real_device(names[1], device)
-
-
-class Recorder:
-    """Fills the arrays of a walk as it goes; what is there so far can be read at any time."""
-
-    def __init__(
-        self,
-        sites: Sites,
-        theta_star: Tensor,
-        energy: Tensor,
-        num_steps: int,
-        spacing: float,
-        approach: float = 0.0,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> None:
-        num_particles = len(energy)
-        self.sites, self.spacing, self.approach, self.length = sites, spacing, approach, 0
-        self.thetas = torch.empty(
-            num_particles,
-            num_steps + 1,
-            len(theta_star),
-            dtype=dtype or theta_star.dtype,
-            device=device or theta_star.device,
-        )
-        self.thetas[:, 0] = theta_star
-        self.energies = energy.new_empty(num_particles, num_steps + 1)
-        self.energies[:, 0] = energy
-        self.energy_errors = energy.new_empty(num_particles, num_steps)
-        self.drift_survived = energy.new_empty(num_particles, num_steps)
-        self.step_sizes, self.paths = energy.new_empty(num_steps), energy.new_empty(num_steps)
-        self.gradients = torch.zeros(num_steps, dtype=torch.int64, device=energy.device)
-        self.frozen_at = torch.full((num_particles,), num_steps + 1, device=energy.device)
-
-    def record(self, particles: Particles, error: Tensor, survived: Tensor, good: Tensor) -> None:
-        """The next point of each particle; those not `good` (N,) stand frozen."""
-        step = self.length
-        self.thetas[:, step + 1] = particles.theta.to(self.thetas)
-        self.energies[:, step + 1] = particles.energy
-        self.energy_errors[:, step] = error
-        self.drift_survived[:, step] = survived
-        self.step_sizes[step], self.paths[step] = particles.step_size, particles.path
-        self.gradients[step] = particles.num_gradients
-        self.length += 1
-        self.frozen_at = torch.where(good, self.frozen_at, self.frozen_at.clamp_max(self.length))
-
-    def trajectories(self) -> Trajectories:
-        """What has been walked so far."""
-        length = self.length
-        never = self.frozen_at > length
-        path = self.approach + self.spacing * torch.arange(length + 1, device=self.energies.device)
-        path[0] = 0.0
-        return Trajectories(
-            thetas=self.thetas[:, : length + 1],
-            energies=self.energies[:, : length + 1],
-            energy_errors=self.energy_errors[:, :length],
-            drift_survived=self.drift_survived[:, :length],
-            step_sizes=self.step_sizes[:length],
-            paths=self.paths[:length],
-            gradients=self.gradients[:length],
-            frozen_at=torch.where(never, length + 1, self.frozen_at),
-            positions=(path / path[-1].clamp_min(1e-30)).to(self.energies.dtype),
-            sites=self.sites,
-            spacing=self.spacing,
-        )
-
-    def state(self) -> dict[str, Any]:
-        """What is there so far, in plain values, for `storage`."""
-        points, steps = self.length + 1, self.length
-        return {
-            "thetas": self.thetas[:, :points],
-            "energies": self.energies[:, :points],
-            "energy_errors": self.energy_errors[:, :steps],
-            "drift_survived": self.drift_survived[:, :steps],
-            "step_sizes": self.step_sizes[:steps],
-            "paths": self.paths[:steps],
-            "gradients": self.gradients[:steps],
-            "frozen_at": self.frozen_at,
-        }
-
-    def restore(self, state: Content, length: int) -> None:
-        """Go on behind `length` steps of such a state."""
-        self.length = length
-        for name in ("thetas", "energies", "energy_errors", "drift_survived"):
-            array = getattr(self, name)
-            filled = length + 1 if name in ("thetas", "energies") else length
-            array[:, :filled] = state.tensor(name, len(array), filled, *array.shape[2:], dtype=array.dtype)
-        for name in ("step_sizes", "paths", "gradients"):
-            array = getattr(self, name)
-            array[:length] = state.tensor(name, length, dtype=array.dtype)
-        self.frozen_at = state.tensor("frozen_at", len(self.thetas), dtype=torch.int64).to(self.frozen_at.device)

@@ -1,0 +1,168 @@
+"""What can be asked of a run: draws, predictions, diagnostics, ArviZ.
+
+In: a walk and the latent map that was fitted to it.  Out: all that follows `run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from pyro.infer.mcmc.util import diagnostics
+from torch import Tensor
+
+from .diagnostics.health import health
+from .diagnostics.summary import print_summary
+from .latent.guide import AutoMetric
+from .latent.latent_map import LatentMap
+from .latent.posterior import MetricPosterior
+from .model.sites import Model
+from .predictions.arviz_export import to_arviz
+from .predictions.prediction import Prediction, predict
+from .runtime.arguments import check_count
+from .walk.kernel import DriftRefineKernel
+from .walk.trajectories import Trajectories
+
+NUMBERS_A_BATCH = 2**24  # of a stream of draws: 64 MB in single precision
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a fit to a walk gives."""
+
+    latent_map: LatentMap
+    posterior: MetricPosterior
+    guide: AutoMetric
+
+
+class Results:
+    """What a run found; `MetricBNN` is the run."""
+
+    kernel: DriftRefineKernel
+    _trajectories: Trajectories | None = None
+    _fitted: Fitted | None = None
+
+    @property
+    def model(self) -> Model:
+        """The Pyro model."""
+        return self.kernel.model
+
+    @property
+    def trajectories(self) -> Trajectories:
+        """The record of the walk."""
+        if self._trajectories is None:
+            raise ValueError("nothing has been walked yet: call run(*args) with the model's data first.")
+        return self._trajectories
+
+    @property
+    def _found(self) -> Fitted:
+        if self._fitted is None:
+            _ = self.trajectories  # says so where nothing has been walked
+            raise ValueError("the walk is there, but its latent map has not been fitted to the end: call fit() first.")
+        return self._fitted
+
+    @property
+    def latent_map(self) -> LatentMap:
+        """The fitted latent space."""
+        return self._found.latent_map
+
+    @property
+    def posterior(self) -> MetricPosterior:
+        """The distribution of theta."""
+        return self._found.posterior
+
+    @property
+    def guide(self) -> AutoMetric:
+        """The posterior as a Pyro autoguide."""
+        return self._found.guide
+
+    @property
+    def map_params(self) -> dict[str, Tensor]:
+        """The MAP by site, constrained."""
+        return self.trajectories.sites.unflatten(self.trajectories.theta_star.to(self.trajectories.sites.dtype))
+
+    def get_samples(self, group_by_chain: bool = False) -> dict[str, Tensor]:
+        """The walk's own points by site, as Pyro's MCMC gives them: (N T, ...) or (N, T, ...)."""
+        return self.trajectories.samples(group_by_chain)
+
+    def draw(self, num_samples: int, *, num_refinements: int = 0) -> dict[str, Tensor]:
+        """New draws from the latent posterior by site, constrained: (S, ...).
+
+        Args:
+            num_samples: S.
+            num_refinements: Gradients by which the kernel takes each draw nearer to the fiber; 0 for none, the default.
+        """
+        check_count("num_samples", num_samples, "it counts draws.")
+        return next(self.stream(num_samples, batch_size=num_samples, num_refinements=num_refinements))
+
+    def stream(
+        self, num_samples: int, *, batch_size: int | None = None, num_refinements: int = 0
+    ) -> Iterator[dict[str, Tensor]]:
+        """New draws like those of `draw`, in batches, for more of them than memory holds.
+
+        At most three batches are there at a time, the caller's own included, if the caller does not keep them.
+
+        Args:
+            num_samples: S, of all batches together.
+            batch_size: Draws in a batch, the last may have fewer; None for about 16 million numbers.
+            num_refinements: As in `draw`.
+
+        Example:
+            >>> metric = MetricBNN(model, num_particles=4, num_steps=10).run(x, y, progress=False)
+            >>> sum(draws["weight"].sum(0) for draws in metric.stream(1000, batch_size=300)).shape
+            torch.Size([1, 2])
+        """
+        check_count("num_samples", num_samples, "it counts draws.")
+        check_count("num_refinements", num_refinements, "it counts gradients a draw.", least=0)
+        if batch_size is not None:
+            check_count("batch_size", batch_size, "it counts draws.")
+        sites = self.trajectories.sites
+        size = batch_size or max(1, NUMBERS_A_BATCH // sites.dim)
+        sizes = (min(size, num_samples - start) for start in range(0, num_samples, size))
+        if num_refinements == 0:
+            return (self.guide.sample_posterior(count) for count in sizes)
+        refine = partial(self.kernel.relax, self.trajectories, num_refinements=num_refinements)
+        refined = MetricPosterior(self.latent_map, self.tube_scale, refine)
+        return (sites.unflatten(refined.sample(torch.Size((count,)))) for count in sizes)
+
+    def predict(
+        self, x: Any, num_samples: int = 200, *, num_refinements: int = 0, chunk_size: int | None = None
+    ) -> Prediction:
+        """What the latent posterior predicts at x, for all draws at once."""
+        samples = self.draw(num_samples, num_refinements=num_refinements)
+        return predict(self.model, samples, x, chunk_size=chunk_size)  # type: ignore[arg-type]
+
+    def diagnostics(self) -> dict[str, Any]:
+        """R-hat and effective sample size of each site, as Pyro's MCMC gives them, and the walk's health."""
+        result = diagnostics(self.trajectories.samples(group_by_chain=True), group_by_chain=True)
+        state = health(self)
+        result["frozen"] = list(state.frozen)
+        result["drift survived"] = state.drift_survived
+        result["energy error"] = state.energy_error
+        result["warnings"] = list(state.warnings)
+        return result
+
+    def summary(self, prob: float = 0.9) -> None:
+        """Print a table of the walk's samples: a network by site and by function values, others as Pyro's MCMC does."""
+        print_summary(self.model, self.trajectories, prob)
+
+    def to_arviz(self, *args: Any, num_samples: int | None = None, **settings: Any) -> Any:
+        """The posterior for ArviZ: the walk's points, a chain for each particle, or draws of the latent posterior.
+
+        Args:
+            *args: The model's arguments, observations included; by default those of `run`.
+            num_samples: Take so many draws of the latent posterior, as one chain; None takes the walk's own points.
+            **settings: What to put in (`log_likelihood`, `posterior_predictive`, `prior`, `coords`, `chunk_size`: see
+                the function `to_arviz`), and the model's keyword arguments.
+
+        Example:
+            >>> metric = MetricBNN(model, num_particles=4, num_steps=10).run(x, y, progress=False)
+            >>> metric.to_arviz()["posterior"]["bias"].shape
+            (4, 10, 1)
+            >>> metric.to_arviz(num_samples=50, posterior_predictive=False)["log_likelihood"]["obs"].shape
+            (1, 50, 20)
+        """
+        return to_arviz(self, self.model, *args, num_samples=num_samples, **settings)
