@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from pyro_metricbnn import Adam, AutoencoderMap, DriftRefineKernel, Gaussian, MetricBNN, Trajectories, bayesianize
+from pyro_metricbnn.files import storage
 from pyro_metricbnn.walk import checkpoint, loop
 
 X = torch.linspace(-2, 2, 12)[:, None]
@@ -82,17 +83,18 @@ def kill_in_writing(place: str) -> None:
     """The next file that is written is this process's last."""
     replace = os.replace
 
-    def half(_: Any, file: Any) -> None:
-        file.write(b"half a file")
-        file.flush()
-        kill_me()
+    def half(path: Path, mode: str) -> None:
+        with open(path, mode) as file:
+            file.write(b"half a file")
+            file.flush()
+            kill_me()
 
     def after(*args: Any) -> None:
         replace(*args)
         kill_me()
 
     if place == "half written":
-        torch.save = half  # type: ignore[assignment]
+        storage.open = half  # type: ignore[attr-defined]
     elif place == "before the sync":
         os.fsync = kill_me
     else:
@@ -115,13 +117,13 @@ def on_call(number: int, function: Callable[..., Any], act: Callable[[], Any]) -
 
 def saying_steps(to: int) -> None:
     """The walks of this process write a byte before each step."""
-    advance = loop._advance
+    advance = loop._record_step
 
     def said(*args: Any) -> None:
         os.write(to, b".")
         advance(*args)
 
-    loop._advance = said  # type: ignore[assignment]
+    loop._record_step = said  # type: ignore[assignment]
 
 
 def in_a_process(work: Callable[[int], object], meddle: Callable[[int, int], None] | None = None) -> int:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import copy
 import functools
-import io
+import json
 import random
 import sys
+import tempfile
 import warnings
-import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ import torch
 from torch import nn
 
 from pyro_metricbnn import AutoencoderMap, DriftRefineKernel, Gaussian, MetricBNN, Steer, bayesianize
+from pyro_metricbnn.files.storage import FORMAT, read, write
+from pyro_metricbnn.files.tree import CODES
 
 X = torch.linspace(-2, 2, 6)[:, None]
 Y = torch.sin(2 * X)
@@ -54,25 +57,66 @@ OPEN: dict[str, Callable[[Path], object]] = {"kernel map": load, "autoencoder": 
 @functools.cache
 def sound(kind: str) -> bytes:
     """The bytes of a file that opens."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "file.pt")
         torch.manual_seed(0)
         if kind == "checkpoint":
             go_on(path)
-            document = torch.load(path, weights_only=True)
-            document["content"]["step"] = 2  # one step is left
-            part = document["content"]["record"]
+            content: Any = read(path, "checkpoint").values
+            content["step"] = 2  # one step is left
+            part = content["record"]
             for name in ("thetas", "energies", "energy_errors", "drift_survived"):
-                part[name] = part[name][:, :-1].clone()
+                part[name] = part[name][:, :-1]
             for name in ("step_sizes", "paths", "gradients"):
-                part[name] = part[name][:-1].clone()
-            torch.save(document, path)
+                part[name] = part[name][:-1]
+            write(path, "checkpoint", content)
         else:
             latent_map = AutoencoderMap(2, num_hidden=4, num_epochs=1) if kind == "autoencoder" else None
             metric(latent_map).run(X, Y, map_params=START, progress=False).save(path)
         return path.read_bytes()
+
+
+# ------------------------------------------------------------------------------------- the parts of a file
+
+Blocks = dict[str, tuple[str, list[int], bytes]]  # code of the type, shape and bytes of each tensor
+
+
+def unpacked(data: bytes) -> tuple[str, Blocks]:
+    """The text of the plain values, and the tensors: by hand, so that any of it can be changed."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    text = header.pop("__metadata__")[FORMAT]
+    blocks: Blocks = {}
+    for name, entry in header.items():
+        first, last = entry["data_offsets"]
+        blocks[name] = entry["dtype"], entry["shape"], data[start + first : start + last]
+    return text, blocks
+
+
+def packed(text: str, blocks: Blocks, change_header: Callable[[bytes], bytes] = lambda header: header) -> bytes:
+    """A file of these parts, with check sums that are right."""
+    types = {code: dtype for dtype, code in CODES.items()}
+    sums, header, end = {"": zlib.crc32(text.encode())}, {}, 0
+    for name, (code, shape, numbers) in blocks.items():
+        sums[name] = zlib.crc32(numbers, zlib.crc32(f"{types[code]} {tuple(shape)}".encode()))
+        header[name] = {"dtype": code, "shape": shape, "data_offsets": [end, end + len(numbers)]}
+        end += len(numbers)
+    metadata = {"__metadata__": {FORMAT: text, "crc32": json.dumps(sums)}}
+    head = change_header(json.dumps({**metadata, **header}).encode())
+    return len(head).to_bytes(8, "little") + head + b"".join(numbers for _, _, numbers in blocks.values())
+
+
+def with_text(data: bytes, change: Callable[[str], str]) -> bytes:
+    """The file with other plain values."""
+    text, blocks = unpacked(data)
+    return packed(change(text), blocks)
+
+
+def with_numbers(data: bytes, name: str, change: Callable[[bytes], bytes]) -> bytes:
+    """The file with other bytes in one of its tensors."""
+    text, blocks = unpacked(data)
+    code, shape, numbers = blocks[name]
+    return packed(text, {**blocks, name: (code, shape, change(numbers))})
 
 
 # ---------------------------------------------------------------------------------------- spoiled bytes
@@ -96,21 +140,16 @@ def spoiled_bytes(data: bytes, chance: random.Random) -> bytes:
     return bytes(spoiled)
 
 
-def rewritten(data: bytes, change: Callable[[str, bytes], bytes]) -> bytes:
-    """The archive with its entries changed and its check sums right."""
-    target = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(target, "w") as new:
-        for name in old.namelist():
-            new.writestr(name, change(name, old.read(name)))
-    return target.getvalue()
-
-
 def spoiled_inside(data: bytes, chance: random.Random) -> bytes:
-    """The same within one entry, so that the check sums are right."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        names = archive.namelist()
-    wanted = names[0] if chance.random() < 0.8 else chance.choice(names)  # the first has the plain values
-    return rewritten(data, lambda name, old: spoiled_bytes(old, chance) if name == wanted and old else old)
+    """The same within the plain values, the header or a tensor, so that the check sums are right."""
+    text, blocks = unpacked(data)
+    where = chance.random()
+    if where < 0.6:
+        return with_text(data, lambda text: spoiled_bytes(text.encode(), chance).decode("utf-8", "replace"))
+    if where < 0.8:
+        return packed(text, blocks, lambda header: spoiled_bytes(header, chance))
+    name = chance.choice([name for name, (_, _, numbers) in blocks.items() if numbers])
+    return with_numbers(data, name, lambda numbers: spoiled_bytes(numbers, chance))
 
 
 # ----------------------------------------------------------------------------------------- spoiled values
@@ -156,14 +195,23 @@ def replaced(tree: Any, path: tuple[Any, ...], value: Any) -> Any:
     return type(tree)(replaced(old, tuple(rest), value) if i == first else old for i, old in enumerate(tree))
 
 
+@functools.cache
 def document(kind: str) -> Any:
-    return torch.load(io.BytesIO(sound(kind)), weights_only=True)
+    """What is said of a file, and its content."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "file.pt")
+        path.write_bytes(sound(kind))
+        said = json.loads(unpacked(sound(kind))[0])
+        return {**said, "content": read(path, said["kind"]).values}
 
 
-def saved(tree: Any) -> bytes:
-    target = io.BytesIO()
-    torch.save(tree, target)
-    return target.getvalue()
+def saved(document: Any) -> bytes:
+    """The file of such a document."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "file.pt")
+        write(path, "posterior", document["content"])
+        said = {name: document[name] for name in ("version", "kind")}
+        return with_text(path.read_bytes(), lambda text: json.dumps({**json.loads(text), **said}, default=str))
 
 
 def spoiled_value(kind: str, chance: random.Random) -> bytes:

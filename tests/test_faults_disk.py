@@ -12,7 +12,7 @@ import torch
 
 from pyro_metricbnn import MetricBNN, Trajectories
 from pyro_metricbnn.files import storage
-from pyro_metricbnn.files.lock import claimed
+from pyro_metricbnn.files.lock import locked
 
 from .killed import KINDS, arguments, draws, kernel, network, walked
 
@@ -170,19 +170,19 @@ def test_a_checkpoint_of_one_name_is_not_another_ones_left_over(tmp_path: Path) 
     assert set(tmp_path.iterdir()) == {tmp_path / "walk.pt", *others}
 
 
-def test_a_lock_file_that_was_left_is_no_claim(tmp_path: Path) -> None:
+def test_a_lock_file_that_was_left_is_no_lock(tmp_path: Path) -> None:
     (tmp_path / ".walk.pt.lock").write_text("process 1 on another machine")
-    with claimed(tmp_path / "walk.pt"):
+    with locked(tmp_path / "walk.pt"):
         assert str(os.getpid()) in (tmp_path / ".walk.pt.lock").read_text()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_where_files_cannot_be_locked_nothing_is_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_files_cannot_be_locked_nothing_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unsupported(*_: Any) -> None:
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr("pyro_metricbnn.files.lock.fcntl.lockf", unsupported)
     left = tmp_path / ".walk.pt.0a1b2c3d.tmp"
     left.touch()
-    with claimed(tmp_path / "walk.pt"):
+    with locked(tmp_path / "walk.pt"):
         assert left.exists()  # it may be another process's

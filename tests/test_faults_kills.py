@@ -99,7 +99,7 @@ def test_a_second_process_on_one_checkpoint_is_refused_and_told_who_has_it(root:
     assert "Wait until it is over, stop it, or take another path" in said
 
 
-def test_the_claim_of_a_killed_process_holds_nobody_up(root: Path) -> None:
+def test_the_lock_of_a_killed_process_holds_nobody_up(root: Path) -> None:
     path = folder_of(root, "beside") / "walk.pt"
     assert ".walk.pt.lock" in path.with_name("lock").read_text()
     assert 0 < step(path) < 8

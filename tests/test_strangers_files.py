@@ -20,10 +20,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 from torch import nn
 
 from pyro_metricbnn.files.storage import read, write
-from tests.mutations import OPEN, document, places, replaced, rewritten, saved, sound, trial
+from tests.mutations import (
+    OPEN,
+    Blocks,
+    document,
+    packed,
+    places,
+    replaced,
+    saved,
+    sound,
+    trial,
+    unpacked,
+    with_numbers,
+)
 
 ROOT = Path(__file__).parent.parent
 
@@ -123,9 +136,11 @@ FORMATS: dict[str, bytes] = {
     "npz": in_memory(lambda target: np.savez(target, a=np.ones(3))),
     "npy": in_memory(lambda target: np.save(target, np.ones(3))),
     "pickle": pickle.dumps({"format": "pyro_metricbnn"}),
-    "module": saved(nn.Linear(1, 1)),
-    "state_dict": saved(nn.Linear(1, 1).state_dict()),
-    "tensor": saved(torch.ones(3)),
+    "module": in_memory(lambda target: torch.save(nn.Linear(1, 1), target)),
+    "state_dict": in_memory(lambda target: torch.save(nn.Linear(1, 1).state_dict(), target)),
+    "safetensors": save(nn.Linear(1, 1).state_dict()),
+    "empty safetensors": save({}),
+    "safetensors with our name": save({}, metadata={"pyro_metricbnn": "{}"}),
     "old torch": in_memory(lambda f: torch.save({"a": torch.ones(3)}, f, _use_new_zipfile_serialization=False)),
     "behind text": b"#!/bin/sh\n" + sound("kernel map"),
 }
@@ -162,107 +177,112 @@ class Payload:
         return 7
 
 
-def with_keys(tree: Any, payload: Payload) -> Any:
-    """The tree with a payload as one more key of each dict."""
-    if isinstance(tree, dict):
-        return {**{key: with_keys(value, payload) for key, value in tree.items()}, payload: 1}
-    return tree
-
-
-def assert_refused_unrun(data: bytes, kind: str, path: Path) -> None:
-    path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"file\.pt"):
-        OPEN[kind](path)
-    assert not (path.parent / "ran").exists()
-
-
 @pytest.mark.parametrize("kind", OPEN)
 def test_a_payload_runs_in_no_place_of_a_file(kind: str, path: Path) -> None:
-    tree, payload = document(kind), Payload(path.parent / "ran")
-    assert_refused_unrun(saved(with_keys(tree, payload)), kind, path)
+    tree, pickled = document(kind), pickle.dumps(Payload(path.parent / "ran"))
+    as_tensor = torch.frombuffer(bytearray(pickled), dtype=torch.uint8)
     for place in places(tree):
-        assert_refused_unrun(saved(replaced(tree, place, payload)), kind, path)
+        for payload in (pickled.decode("latin-1"), as_tensor, {pickled.decode("latin-1"): as_tensor}):
+            path.write_bytes(saved(replaced(tree, place, payload)))
+            with contextlib.suppress(ValueError):  # some places say nothing, and the file opens
+                OPEN[kind](path)
+            assert not (path.parent / "ran").exists()
 
 
 def test_the_payload_would_run_elsewhere(tmp_path: Path) -> None:
-    """Else the claims above would mean nothing."""
-    torch.load(io.BytesIO(saved(Payload(tmp_path / "ran"))), weights_only=False)
+    """Else the claims here would mean nothing."""
+    pickle.loads(pickle.dumps(Payload(tmp_path / "ran")))
     assert (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_a_payload_does_not_run_in_any_entry_of_the_archive(protocol: int, path: Path) -> None:
-    pickled = pickle.dumps(Payload(path.parent / "ran"), protocol)
-    with zipfile.ZipFile(io.BytesIO(sound("kernel map"))) as archive:
-        names = archive.namelist()
-    for wanted in names:
-
-        def change(name: str, old: bytes, wanted: str = wanted) -> bytes:
-            return pickled if name == wanted else old
-
-        path.write_bytes(rewritten(sound("kernel map"), change))
-        with contextlib.suppress(ValueError):  # some entries say nothing, and the file opens
+def test_a_payload_does_not_run_in_any_part_of_the_file(protocol: int, path: Path) -> None:
+    whole = sound("kernel map")
+    payload = Payload(path.parent / "ran")
+    pickled = pickle.dumps(payload, protocol)
+    text, blocks = unpacked(whole)
+    spoiled = [with_numbers(whole, name, lambda _: pickled) for name in blocks]
+    spoiled += [packed(text, blocks, lambda _: pickled), packed(pickled.decode("latin-1"), blocks), pickled]
+    spoiled += [
+        in_memory(lambda target: torch.save(Payload(path.parent / "ran"), target, pickle_protocol=protocol or 2))
+    ]
+    for data in spoiled:
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=r"file\.pt"):
             OPEN["kernel map"](path)
         assert not (path.parent / "ran").exists()
 
 
-def test_a_second_pickle_that_differs_in_case_is_refused(path: Path) -> None:
-    """torch finds entries without regard to case, Python's zipfile does not."""
-    data = io.BytesIO(sound("kernel map"))
-    with zipfile.ZipFile(data, "a") as archive:
-        archive.writestr("archive/DATA.PKL", pickle.dumps(Payload(path.parent / "ran"), 2))
-    assert_refused_unrun(data.getvalue(), "kernel map", path)
+@pytest.mark.parametrize("kind", OPEN)
+def test_nothing_is_unpickled(kind: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("something was unpickled")
+
+    path.write_bytes(sound(kind))
+    for name in ("pickle.load", "pickle.loads", "torch.load"):
+        monkeypatch.setattr(name, refuse)
+    OPEN[kind](path)
+
+
+def test_a_tensor_that_is_there_twice_is_refused(path: Path) -> None:
+    text, blocks = unpacked(sound("kernel map"))
+    name = next(iter(blocks))
+    entry = json.dumps({name: {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}})[1:].encode()
+    path.write_bytes(packed(text, blocks, lambda header: header[:-1] + b", " + entry))
+    with pytest.raises(ValueError, match=r"file\.pt is truncated or damaged"):
+        OPEN["kernel map"](path)
 
 
 # ------------------------------------------------------------------------------------------- memory bombs
 
 
-def laughs() -> Any:
-    """Ten lists of ten lists of ..., each only once in memory."""
-    inner: Any = ["ha"] * 10
-    for _ in range(12):
-        inner = [inner] * 10
-    return inner
+def block(numbers: bytes, *shape: int) -> Blocks:
+    return {"a": ("F32", list(shape), numbers)}
 
 
-def deep() -> bytes:
-    """A list in a list in a list ..., written without Python's stack."""
-    levels = 100_000
-    pickled = b"\x80\x02" + b"]" * levels + b"a" * (levels - 1) + b"."
-    return rewritten(saved([]), lambda name, old: pickled if name.endswith("data.pkl") else old)
+VALUE = json.dumps({"version": 2, "kind": "posterior", "content": {"dict": [["a", {"tensor": ["a", "cpu"]}]]}})
 
 
-def claiming(number: int) -> bytes:
+def claiming(end: int, *shape: int) -> bytes:
     """Six numbers that say that they are many more."""
-    much = b"J" + struct.pack("<i", number)
 
-    def change(name: str, old: bytes) -> bytes:
-        return old.replace(b"K\x06t", much + b"t").replace(b"K\x06\x85", much + b"\x85")
+    def change(header: bytes) -> bytes:
+        return header.replace(b"[0, 24]", f"[0, {end}]".encode()).replace(b"[6]", str(list(shape)).encode())
 
-    data = rewritten(saved({"a": torch.arange(6.0)}), change)
-    assert much in data
+    data = packed(VALUE, block(bytes(24), 6), change)
+    assert data != packed(VALUE, block(bytes(24), 6))
     return data
 
 
-def itself() -> Any:
-    inside: list[Any] = []
-    inside.append(inside)
-    return inside
+def on_the_same_bytes() -> bytes:
+    """One block of numbers under many names."""
+    entry = json.dumps({"dtype": "F32", "shape": [10_000], "data_offsets": [0, 40_000]})
+    more = "".join(f', "a{i}": {entry}' for i in range(10_000))
+    named = json.dumps([[f"a{i}", {"tensor": [f"a{i}", "cpu"]}] for i in range(10_000)])
+    text = json.dumps({"version": 2, "kind": "posterior", "content": {"dict": json.loads(named)}})
+    return packed(text, block(bytes(40_000), 10_000), lambda header: header[:-1] + more.encode() + b"}")
 
 
-def many_views() -> Any:
-    numbers = torch.zeros(10_000)
-    return [numbers.view(-1, 1 + i).mT for i in range(10_000) if 10_000 % (1 + i) == 0] * 1000
+def deep(inside: str) -> bytes:
+    """A list in a list in a list ..."""
+    return packed(VALUE.replace('{"tensor": ["a", "cpu"]}', inside), {})
 
 
 BOMBS: dict[str, Callable[[], bytes]] = {
-    "a storage that claims more than its record": lambda: claiming(10**9),
-    "a storage of negative length": lambda: claiming(-6),
-    "one number, expanded": lambda: saved({"a": torch.zeros(1).expand(10**13)}),
-    "lists of lists": lambda: saved(laughs()),
-    "a list in itself": lambda: saved(itself()),
-    "deep lists": deep,
-    "many views of one storage": lambda: saved(many_views()),
+    "a header that claims more than the file": lambda: (10**8).to_bytes(8, "little") + sound("kernel map")[8:],
+    "a header that claims all there is": lambda: b"\xff" * 8 + sound("kernel map")[8:],
+    "a tensor that claims more than the file": lambda: claiming(4 * 10**9, 10**9),
+    "a shape that claims more than its bytes": lambda: claiming(24, 10**9),
+    "a shape beyond all numbers": lambda: claiming(24, 2**40, 2**40),
+    "a negative shape": lambda: claiming(24, -6),
+    "a tensor that ends before it begins": lambda: claiming(-24, 6),
+    "many names of the same bytes": on_the_same_bytes,
+    "deep lists": lambda: deep("[" * 100_000 + "]" * 100_000),
+    "deep tuples": lambda: deep('{"tuple": [' * 100_000 + "]}" * 100_000),
+    "a tensor without memory": lambda: packed(VALUE.replace("cpu", "meta"), block(bytes(24), 6)),
+    "bytes that claim a larger type": lambda: packed(
+        VALUE.replace('"cpu"', '"cpu", "torch.complex128"'), {"a": ("U8", [1], bytes(1))}
+    ),
     "a compressed archive": lambda: in_memory(compressed),
 }
 
@@ -299,8 +319,18 @@ def test_files_that_claim_to_be_huge_are_refused_and_take_no_memory(tmp_path: Pa
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_file_that_claims_to_be_huge_is_refused_in_words(name: str, path: Path) -> None:
     path.write_bytes(BOMBS[name]())
-    with pytest.raises(ValueError, match=r"file\.pt (has more than tensors|is truncated|is not a file)"):
+    with pytest.raises(
+        ValueError, match=r"file\.pt (has tensors of a device|is truncated|was written by version 0\.1)"
+    ):
         read(path, "posterior")
+
+
+def test_many_names_of_one_tensor_are_one_tensor(path: Path) -> None:
+    """Else a small file could take the machine's memory."""
+    many = [["names", [{"tensor": ["a", "cpu"]}] * 10_000]]
+    text = json.dumps({"version": 2, "kind": "posterior", "content": {"dict": many}})
+    path.write_bytes(packed(text, block(bytes(40_000), 10_000)))
+    assert len({value.data_ptr() for value in read(path, "posterior").value("names", list)}) == 1
 
 
 def test_a_loaded_tensor_does_not_need_its_file_any_longer(path: Path) -> None:

@@ -1,6 +1,6 @@
 """A file for one process alone, until that process ends or is killed.
 
-In: the path of a file that is written again and again.  Out: a context in which no other process has claimed it.
+In: the path of a file that is written again and again.  Out: a context in which no other process has it locked.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ HELD = (errno.EACCES, errno.EAGAIN)
 
 
 @contextmanager
-def claimed(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """The file at `path` for this process; what killed ones left half-written beside it is cleared away.
 
-    The system lets go of the claim when the process ends, however it ends. It is not made where files cannot be
+    The system lets go of the lock when the process ends, however it ends. There is none where files cannot be
     locked: on Windows, and on some network drives.
 
     Raises:
-        ValueError: Another process has claimed it.
+        ValueError: Another process has it locked.
     """
     lock = path.with_name(f".{path.name}.lock")
     if fcntl is None:
         yield
         return
-    file = _locked(lock, path)
+    file = _opened(lock, path)
     try:
         yield
     finally:
@@ -47,14 +47,14 @@ def claimed(path: Path) -> Iterator[None]:
             file.close()
 
 
-def _locked(lock: Path, path: Path) -> IO[bytes] | None:
+def _opened(lock: Path, path: Path) -> IO[bytes] | None:
     """The lock file, open and locked; None where that cannot be done.
 
     By lockf and not flock: forked workers of a DataLoader, which outlive a killed process for seconds, do not hold it.
     """
     while True:
         try:
-            file = open(lock, "a+b", buffering=0)  # noqa: SIM115  (what is open is the claim)
+            file = open(lock, "a+b", buffering=0)  # noqa: SIM115  (what is open is the lock)
         except OSError:
             return None
         try:
@@ -72,7 +72,7 @@ def _locked(lock: Path, path: Path) -> IO[bytes] | None:
                 break
         file.close()
     clear_left_over(path, idle=-math.inf)
-    with suppress(OSError):  # a full disk: the claim stands without a name on it
+    with suppress(OSError):  # a full disk: the lock stands without a name on it
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
     return file

@@ -2,17 +2,18 @@
 
 In: a tree of tensors and plain Python values.  Out: a file, and from it the tree again, checked.
 
-A file is torch's zip of tensors: what is not a tensor, a number, a string or a container of them is refused, on the way
-in and, by `archive`, on the way out.
+A file is one of safetensors: the tensors as they are, and in its metadata the rest as JSON, with check sums of both.
 """
 
 from __future__ import annotations
 
 import errno
 import glob
+import json
 import os
 import time
 import uuid
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,16 +21,18 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
-from ..runtime.arguments import check_type
-from .archive import load_tree
+from ..runtime.arguments import check_type, first_line, real_device
+from .tree import CODES, Tree, decoded
 
-FORMAT, VERSION = "pyro_metricbnn", 1
+FORMAT, VERSION = "pyro_metricbnn", 2
 KINDS = {
     "posterior": "a saved MetricBNN: MetricBNN.load reads it",
     "checkpoint": "the checkpoint of a walk: pass it as checkpoint= to go on with that walk",
 }
+MAX_HEADER = 100_000_000  # bytes: safetensors reads no longer one
 LEFT_OVER = 3600.0  # seconds since a file that is being written was last written to: its process is no more
 FilePath = str | os.PathLike[str]
 
@@ -58,14 +61,12 @@ class Content:
 
     def tensor(self, name: str, *shape: int | None, dtype: torch.dtype | None = None) -> Tensor:
         """A tensor of this shape (None: any length) and precision (None: any floating one)."""
-        value = self.values.get(name)
-        wanted = f"a {dtype or 'floating-point'} tensor of shape ({', '.join(str(n or 'any') for n in shape)})"
-        if not torch.is_tensor(value) or value.dim() != len(shape):
-            raise self.wrong(name, wanted)
-        if any(n is not None and n != m for n, m in zip(shape, value.shape, strict=True)):
-            raise self.wrong(name, wanted)
-        if value.dtype != dtype if dtype is not None else not value.is_floating_point():
-            raise self.wrong(name, wanted)
+        value: Any = self.values.get(name)
+        fits = torch.is_tensor(value) and value.dim() == len(shape)
+        fits = fits and all(n in (None, m) for n, m in zip(shape, value.shape, strict=True))
+        if not fits or (value.dtype != dtype if dtype is not None else not value.is_floating_point()):
+            lengths = ", ".join(str(n or "any") for n in shape)
+            raise self.wrong(name, f"a {dtype or 'floating-point'} tensor of shape ({lengths})")
         return value
 
     def wrong(self, name: str, wanted: str) -> ValueError:
@@ -89,9 +90,38 @@ def write(path: FilePath, kind: str, content: Mapping[str, Any]) -> None:
         ValueError: The content has an object that a file without code cannot hold.
         OSError: The disk is full, the folder missing, ...
     """
-    target = writable(path)
-    document = {"format": FORMAT, "version": VERSION, "kind": kind, "content": plain(content)}
-    write_whole(target, lambda file: torch.save(document, file))
+    tree = Tree(content)
+    tensors = dict(sorted(tree.tensors.items(), key=lambda named: -named[1].element_size()))  # so they are aligned
+    text = json.dumps({"version": VERSION, "kind": kind, "content": tree.values})
+    sums = {"": zlib.crc32(text.encode()), **{name: _check_sum(tensor) for name, tensor in tensors.items()}}
+    header: dict[str, Any] = {"__metadata__": {FORMAT: text, "crc32": json.dumps(sums)}}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.nbytes
+        header[name] = {"dtype": CODES[tensor.dtype], "shape": tensor.shape, "data_offsets": [start, end]}
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    if len(head) > MAX_HEADER:
+        raise ValueError(
+            f"what is not a tensor takes {len(head)} bytes, and a file has room for {MAX_HEADER}: pass long lists of "
+            "numbers as tensors."
+        )
+
+    def fill(file: IO[bytes]) -> None:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for tensor in tensors.values():
+            file.write(_bytes(tensor))
+
+    write_whole(path, fill)
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """What a tensor is made of; copied only if it is scattered, or not in the processor's memory."""
+    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def _check_sum(tensor: Tensor) -> int:
+    return zlib.crc32(_bytes(tensor), zlib.crc32(f"{tensor.dtype} {tuple(tensor.shape)}".encode()))
 
 
 def write_whole(path: FilePath, fill: Callable[[IO[bytes]], object]) -> None:
@@ -105,14 +135,11 @@ def write_whole(path: FilePath, fill: Callable[[IO[bytes]], object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
-    except (OSError, RuntimeError) as error:
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, OSError):  # torch's writer trips over what a full disk said
-            cause = cause.__context__
+    except OSError as error:
         raise OSError(
-            getattr(cause, "errno", None) or errno.EIO,
-            f"could not write {target} ({getattr(cause, 'strerror', None) or error}): what was there before is still "
-            "whole. Make room, or choose another place",
+            error.errno or errno.EIO,
+            f"could not write {target} ({error.strerror or error}): what was there before is still whole. Make room, "
+            "or choose another place",
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
@@ -144,35 +171,19 @@ def check_path(path: Any) -> None:
     check_type("path", path, (str, os.PathLike), "the name of a file, a str or a pathlib.Path")
 
 
-def plain(value: Any, where: str = "") -> Any:
-    """The tree without what only Python would know: tensors as they are, numbers without NumPy's types."""
-    if torch.is_tensor(value) and value.layout == torch.strided:
-        value = value.detach()
-        whole = value.untyped_storage().nbytes() == value.nbytes  # else torch would write what it is a view of
-        return value.as_subclass(Tensor) if whole else value.as_subclass(Tensor).clone()
-    if isinstance(value, (bool, int, float, str)):
-        return next(base(value) for base in (bool, int, float, str) if isinstance(value, base))
-    if value is None or type(value) in (torch.Size, torch.dtype):
-        return value
-    if type(value) in (list, tuple):
-        return type(value)(plain(item, f"{where}[{i}]") for i, item in enumerate(value))
-    if type(value) is dict:
-        return {plain(key): plain(item, f"{where}[{key!r}]") for key, item in value.items()}
-    raise ValueError(
-        f"{where or 'the content'} is a {type(value).__module__}.{type(value).__qualname__}: a file that cannot run "
-        "code holds only dense tensors, numbers, strings, None, and lists, tuples and dicts of them."
-    )
-
-
 # -------------------------------------------------------------------------------------------- read
 
 
+class _Refusal(ValueError):
+    """Of a file that is not damaged."""
+
+
 def read(path: FilePath, kind: str, device: torch.device | str | None = None) -> Content:
-    """The content of a file of this kind, its tensors on `device` (None: where they were).
+    """The content of a file of this kind, its tensors on `device` (None: where they were), in memory of their own.
 
     Raises:
         FileNotFoundError: There is no file.
-        ValueError: It is truncated, damaged, foreign, of another kind or of a newer version.
+        ValueError: It is truncated, damaged, foreign, of another kind or of another version.
     """
     check_path(path)
     source = Path(path)
@@ -180,16 +191,57 @@ def read(path: FilePath, kind: str, device: torch.device | str | None = None) ->
         raise ValueError(f"{source} is a folder: name the file in it.")
     if not source.exists():
         raise FileNotFoundError(f"there is no file {source}: check the name and the working folder, {Path.cwd()}.")
-    document = load_tree(source, device)
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ValueError(f"{source} is not a file of {FORMAT}: it was written by another program.")
-    if type(document.get("version")) is not int or document["version"] > VERSION:
+    with source.open("rb") as file:
+        is_zip = file.read(4) == b"PK\3\4"
+    if is_zip:
         raise ValueError(
-            f"{source} has format {document.get('version')!r}, and this version of {FORMAT} reads up to {VERSION}: "
-            f"a newer one wrote it. Upgrade with pip install --upgrade {FORMAT}."
+            f"{source} was written by version 0.1 of {FORMAT}, before the format changed, or is no file of it: run "
+            "again and save."
         )
-    content = Content(source, document)
-    found = content.value("kind", str)
-    if found != kind:
-        raise ValueError(f"{source} is no {kind}, but {KINDS.get(found, repr(found)[:80])}.")
-    return content.part("content")
+    try:
+        values = _values(source, kind, device)
+    except _Refusal:
+        raise
+    except Exception as error:  # of any type, by where a file is wrong
+        raise ValueError(
+            f"{source} is truncated or damaged, or no file of {FORMAT} ({first_line(error)}): copy or write it again."
+        ) from error
+    return Content(source, {"content": values}).part("content")
+
+
+def _values(source: Path, kind: str, device: torch.device | str | None) -> Any:
+    # safetensors looks whether the tensors are as long as the file; old versions make them on the default device.
+    with torch.device("cpu"), safe_open(source, framework="pt") as file:
+        metadata = file.metadata() or {}
+        if FORMAT not in metadata:
+            raise _Refusal(f"{source} is not a file of {FORMAT}: it was written by another program.")
+        sums = json.loads(metadata["crc32"])
+        if sums[""] != zlib.crc32(metadata[FORMAT].encode()):
+            raise ValueError("the check sum of its values is wrong")
+        document = json.loads(metadata[FORMAT])
+        if document["version"] > VERSION:
+            raise _Refusal(
+                f"{source} has format {document['version']}, and this version of {FORMAT} reads up to {VERSION}: "
+                f"a newer one wrote it. Upgrade with pip install --upgrade {FORMAT}."
+            )
+        if document["kind"] != kind:
+            raise _Refusal(f"{source} is no {kind}, but {KINDS.get(document['kind'], repr(document['kind'])[:80])}.")
+        tensors: dict[str, Tensor] = {}
+
+        def load(name: str, was_on: str) -> Tensor:
+            if name not in tensors:
+                tensor = file.get_tensor(name).clone()  # of what is mapped: it needs the file no longer
+                if sums[name] != _check_sum(tensor):
+                    raise ValueError(f"the check sum of {name} is wrong")
+                tensors[name] = _moved(source, tensor, was_on if device is None else device)
+            return tensors[name]
+
+        return decoded(document["content"], load)
+
+
+def _moved(source: Path, tensor: Tensor, device: torch.device | str) -> Tensor:
+    try:
+        return tensor.to(real_device("device", device))
+    except Exception as error:  # of a type that depends on the device
+        why = f"{source} has tensors of a device that is not here ({first_line(error)})"
+        raise _Refusal(f"{why}: pass device='cpu' to load it there.") from error

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from ..files.storage import Content, plain
+from ..files.storage import Content
+from ..files.tree import Tree
 from ..model.sites import Sites
 from ..walk.trajectories import Trajectories
 from .latent_map import LatentMap
@@ -21,9 +22,10 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 def plain_arguments(arguments: Arguments) -> Arguments:
     """The model's arguments, if a file without code can hold them."""
     try:
-        return plain(arguments, "arguments")
+        Tree(arguments, "arguments")
     except ValueError as error:
         raise ValueError(f"{error} Pass data=False here, and the arguments to load.") from error
+    return arguments
 
 
 def saved_arguments(content: Content) -> Arguments:
