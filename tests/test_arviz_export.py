@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import matplotlib
@@ -283,6 +284,25 @@ def test_an_mcmc_run_remembers_its_arguments(nuts: MCMC, exports: dict[str, Any]
     assert described(to_arviz(nuts, hierarchical)) == described(exports["NUTS"])
 
 
+def test_a_walk_remembers_its_arguments(groups: MetricBNN, exports: dict[str, Any]) -> None:
+    assert described(to_arviz(groups.trajectories, hierarchical)) == described(exports["walk"])
+
+
+def test_two_runs_of_one_kernel_export_their_own_data() -> None:
+    kernel = DriftRefineKernel(hierarchical, num_steps=4)
+    data = (GROUPS, GROUPS + 1)
+    runs = [MetricBNN(kernel, num_particles=2).run(one, progress=False) for one in data]
+    for run, one in zip(runs, data, strict=True):
+        observed = run.to_arviz(posterior_predictive=False)["observed_data"]["obs"].values
+        np.testing.assert_array_equal(observed, one.numpy())
+
+
+def test_few_draws_of_a_sampler_are_exported() -> None:
+    mcmc = MCMC(NUTS(hierarchical, max_tree_depth=2), num_samples=2, warmup_steps=2, disable_progbar=True)
+    mcmc.run(GROUPS)
+    assert to_arviz(mcmc, hierarchical)["sample_stats"]["diverging"].shape == (1, 2)
+
+
 def test_new_observations_have_the_models_mean_and_deviation(metric: MetricBNN) -> None:
     data = metric.to_arviz(num_samples=200)["posterior_predictive"]
     noise = (data["obs"] - data["f"].values).values
@@ -344,10 +364,16 @@ def test_arviz_plots_it(exports: dict[str, Any], source: str, plot: str) -> None
 # --------------------------------------------------------------------------------------- bad input
 
 
-def _minibatches() -> Any:
+def _minibatches() -> MetricBNN:
     model = regression()
     metric = MetricBNN(DriftRefineKernel(model, num_steps=3, refiner="adam"), num_particles=2)
-    return metric.run(X, Y, map_params=model.trained_params, batch_size=10, progress=False).to_arviz()
+    return metric.run(X, Y, map_params=model.trained_params, batch_size=10, progress=False)
+
+
+def _loaded_minibatches() -> MetricBNN:
+    with TemporaryDirectory() as folder:
+        _minibatches().save(f"{folder}/run")
+        return MetricBNN.load(f"{folder}/run", regression())
 
 
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
@@ -374,7 +400,12 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "chunk": (lambda: to_arviz(rich_samples(), rich, COUNTS, POINTS, chunk_size=0), "chunk_size must be at least 1"),
     "axis": (lambda: to_arviz(rich_samples(), rich, COUNTS, POINTS, coords={"town": [1]}), "'town', which is no axis"),
     "labels": (lambda: to_arviz(rich_samples(), rich, COUNTS, POINTS, coords={"city": [1]}), "1 labels for 'city'"),
-    "batches": (_minibatches, "took its data in batches"),
+    "batches": (lambda: _minibatches().to_arviz(), "took its data in batches"),
+    "batches of a file": (lambda: _loaded_minibatches().to_arviz(), "took its data in batches"),
+    "batches of a walk": (
+        lambda: to_arviz(_minibatches().trajectories, regression()),
+        "took its data in batches",
+    ),
 }
 
 

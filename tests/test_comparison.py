@@ -33,13 +33,16 @@ from pyro_metricbnn import (
     predict,
     to_arviz,
 )
-from pyro_metricbnn.comparison.columns import COLUMNS, Heading, Score
 from pyro_metricbnn.comparison.comparison import Comparison
 from pyro_metricbnn.comparison.evidence import leave_one_out
+from pyro_metricbnn.comparison.scores import COLUMNS, Heading, Score
 from pyro_metricbnn.diagnostics.calibration import ClassCalibration, RealCalibration
 from pyro_metricbnn.diagnostics.mixing import ess, r_hat
 from pyro_metricbnn.model.likelihoods import Likelihood
+from pyro_metricbnn.model.structure import Layout
 from pyro_metricbnn.predictions.prediction import Prediction
+from pyro_metricbnn.predictions.sources import PosteriorDraws, Source, source_of
+from pyro_metricbnn.walk.trajectories import Arguments
 
 from .runs import GROUPS, X, Y, hierarchical, regression
 
@@ -133,7 +136,7 @@ def test_the_references_own_agreement_is_that_of_its_two_halves(networks: Compar
 
 def test_a_networks_chains_are_judged_by_their_functions(networks: Comparison, metric: MetricBNN) -> None:
     for name, samples in (("chains", chains(noisy(metric))), ("run", metric.get_samples(group_by_chain=True))):
-        found = function_mixing(metric.model, samples, X)  # type: ignore[arg-type]
+        found = function_mixing(metric.model, samples, X)
         figures = networks.table.loc[name, ["r_hat", "ess"]].to_list()
         assert figures == pytest.approx([found.worst_r_hat, found.worst_ess], rel=1e-6)
 
@@ -266,6 +269,56 @@ def test_a_model_that_observes_nothing_is_compared_by_its_coordinates() -> None:
     posteriors = {"a": {"z": torch.randn(4, 50)}, "b": {"z": torch.randn(50)}}
     table = compare(prior, posteriors, reference="a", pictures=False).table
     assert list(table) == ["mean_error", "std_ratio", "r_hat", "ess", "draws"]
+
+
+# ---------------------------------------------------------------------------- kinds of posteriors from outside
+
+
+class Ensemble(list):
+    """Trained weights of several networks, as another library may have them."""
+
+
+@source_of.register(Ensemble)
+class EnsembleSource(Source):
+    """All that it takes to compare and to export them."""
+
+    def read(self, layout: Layout, arguments: Arguments, num_samples: int | None) -> PosteriorDraws:
+        return PosteriorDraws(values={name: torch.stack([one[name] for one in self.given]) for name in layout.latent})
+
+
+class Blur:
+    """A posterior that can give as many draws as one likes, around a point."""
+
+    def __init__(self, mode: dict[str, Tensor]) -> None:
+        self.mode = mode
+
+
+@source_of.register(Blur)
+class BlurSource(Source):
+    draws_anew = True
+
+    def read(self, layout: Layout, arguments: Arguments, num_samples: int | None) -> PosteriorDraws:
+        mode, number = self.given.mode, num_samples or 10
+        return PosteriorDraws(values={n: v + 0.1 * torch.randn(number, *v.shape) for n, v in mode.items()})
+
+
+@pytest.fixture
+def ensemble(metric: MetricBNN) -> Ensemble:
+    draws = noisy(metric, 40)
+    return Ensemble({name: value[s] for name, value in draws.items()} for s in range(40))
+
+
+def test_a_kind_of_posterior_from_outside_is_compared(metric: MetricBNN, ensemble: Ensemble) -> None:
+    result = compare(metric.model, [ensemble, Blur(metric.map_params)], X, Y, num_samples=50, pictures=False)
+    assert dict(result.posteriors) == {"Ensemble": "Ensemble: 40 draws", "Blur": "Blur: 50 draws"}
+    same = compare(metric.model, {"draws": noisy(metric, 40)}, X, Y, pictures=False).table
+    assert result.table.loc["Ensemble", "train_nll"] == same.loc["draws", "train_nll"]
+
+
+def test_a_kind_of_posterior_from_outside_is_exported(metric: MetricBNN, ensemble: Ensemble) -> None:
+    data = to_arviz(ensemble, metric.model, X, Y)["posterior"]
+    np.testing.assert_array_equal(data["2.bias"].values[0], noisy(metric, 40)["2.bias"].numpy())
+    assert to_arviz(Blur(metric.map_params), metric.model, X, Y, num_samples=7)["posterior"].sizes["draw"] == 7
 
 
 # ------------------------------------------------------------------------------------ what it leaves alone

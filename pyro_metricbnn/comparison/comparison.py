@@ -16,16 +16,13 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..files.storage import FilePath, write_whole
-from ..model.sites import Model
+from ..model.structure import Model
 from ..runtime.arguments import check_count, check_mapping, check_model, check_type
-from .columns import Score
-from .contenders import check_sites, draw, named
+from .contenders import Task, check_sites, draw, named, set_task
 from .evidence import gather
-from .panels import Section
-from .pictures import draw_sections
+from .pictures import Section, draw_sections
 from .report import fragment, page
-from .scores import score
-from .task import Task, set_task
+from .scores import Score, score
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -63,10 +60,8 @@ class Comparison:
         """A row for each posterior, a column for each figure; NaN where a posterior has none."""
         import pandas
 
-        frame = pandas.DataFrame(
-            {one.column.key: dict(one.figures) for one in self.scores}, index=list(self.posteriors)
-        )
-        return frame.rename_axis("posterior")
+        columns = {one.column.key: dict(one.figures) for one in self.scores}
+        return pandas.DataFrame(columns, index=list(self.posteriors)).rename_axis("posterior")
 
     def __str__(self) -> str:
         shown = {one.column.key: [one.text(name) for name in self.posteriors] for one in self.scores}
@@ -75,7 +70,7 @@ class Comparison:
         return "\n".join([*lines, *said])
 
     def _repr_html_(self) -> str:
-        return fragment(self.title, self.facts, self.posteriors, self.scores, self.warnings, self.sections)
+        return fragment(self)
 
     def save_report(self, path: FilePath) -> None:
         """Write the report as one HTML file, which opens without a network.

@@ -1,49 +1,123 @@
-"""Posteriors of one model that are to be compared: named, checked and drawn from, all in the same way.
+"""Posteriors of one model that are to be compared: what they are asked about, and their draws, all taken in one way.
 
-In: a `Task`, and several of: a `MetricBNN`, an MCMC, a guide, Trajectories, samples.  Out: a `Contender` for each.
+In: a model, its data, test data, and several posteriors of any kind.  Out: a `Task`, and a `Contender` for each.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from pyro.infer import MCMC
+from torch import Tensor
 
 from ..diagnostics.mixing import MIN_DRAWS
-from ..inference import MetricBNN
-from ..model.sites import Model
-from ..plots.canvas import own_numbers
+from ..model.network import BayesianNetwork
+from ..model.structure import Layout, Model, find_layout
 from ..predictions.pointwise import Draws
-from ..predictions.sources import check_source, read_draws
-from ..runtime.arguments import WrongTypeError
-from ..walk.trajectories import Trajectories
-from .task import Task, device_of
+from ..predictions.prediction import Prediction, predict
+from ..predictions.sources import Source, source_of
+from ..runtime.arguments import WrongTypeError, check_count
+from ..runtime.randomness import own_numbers
+from ..walk.trajectories import Arguments
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What all posteriors are asked about."""
+
+    model: Model
+    arguments: Arguments  # what it is conditioned on
+    layout: Layout
+    x: Any  # a network's inputs in the data; None for other models
+    x_judged: Any  # inputs that predictions are judged at: those of the test data if there are any
+    y_judged: Tensor | None  # what was observed there
+    has_test: bool  # whether that is data which the posteriors have not seen
+    chunk_size: int | None = None  # at most so many rows of x at once
+
+    @property
+    def is_network(self) -> bool:
+        """Whether the model was made by `bayesianize`: then functions are compared, and weights are not."""
+        return isinstance(self.model, BayesianNetwork)
+
+    @property
+    def is_classifier(self) -> bool:
+        """Whether it is a network of classes."""
+        return isinstance(self.model, BayesianNetwork) and self.model.likelihood.observes == "classes"
+
+    def predict(self, draws: Draws, x: Any) -> Prediction:
+        """A network's predictions for draws (S, ...)."""
+        return predict(self.model, draws, x, chunk_size=self.chunk_size)  # type: ignore[arg-type]
+
+
+def set_task(
+    model: Model,
+    posteriors: Mapping[str, Source],
+    arguments: Arguments,
+    test: tuple[Any, Any],
+    chunk_size: int | None = None,
+) -> Task:
+    """The model's data, by default those of the first run that has them, and the test data, looked at before long work.
+
+    Raises:
+        ValueError: The model does not run on them, or the test data make no sense.
+    """
+    (x_test, y_test), (args, kwargs) = test, arguments
+    _check_test(model, x_test, y_test)
+    if chunk_size is not None:
+        check_count("chunk_size", chunk_size, "it counts rows of x.")
+    if not args and not kwargs:
+        known = (source.arguments for source in posteriors.values())
+        args, kwargs = next((each for each in known if each[0] or each[1]), ((), {}))
+    with own_numbers(_device_of(model)):  # a look at the model draws from it
+        layout = find_layout(model, args, kwargs)
+        if x_test is not None:
+            find_layout(model, (x_test, y_test), {})
+    x = y = None
+    if isinstance(model, BayesianNetwork):
+        if "obs" not in layout.observed:
+            raise ValueError(
+                "y is missing: the model observes nothing without it. Pass compare(model, posteriors, x, y)."
+            )
+        x, y = inspect.signature(model.forward).bind(*args, **kwargs).arguments["x"], layout.values["obs"]
+    has_test = x_test is not None
+    x_judged, y_judged = (x_test, y_test) if has_test else (x, y)
+    judged: dict[str, Any] = {"x_judged": x_judged, "y_judged": y_judged, "has_test": has_test}
+    return Task(model=model, arguments=(args, kwargs), layout=layout, x=x, **judged, chunk_size=chunk_size)
+
+
+def _check_test(model: Model, x_test: Any, y_test: Any) -> None:
+    if (x_test is None) != (y_test is None):
+        raise ValueError(
+            f"{'x_test' if x_test is None else 'y_test'} is missing: predictions at x_test are judged by y_test. "
+            "Pass both, or neither."
+        )
+    if x_test is not None and not isinstance(model, BayesianNetwork):
+        raise ValueError(
+            "x_test is for networks made models by bayesianize: which argument of another model it replaces is not "
+            "known. Leave it out; the table has leave-one-out scores."
+        )
+
+
+def _device_of(model: Model) -> torch.device:
+    """Where a network is; the CPU for a function."""
+    parameters = model.parameters() if isinstance(model, torch.nn.Module) else iter(())
+    return next((value.device for value in parameters), torch.device("cpu"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """One of the posteriors, with its draws.
+    """One of the posteriors, with its draws."""
 
-    Args:
-        name: What the table calls it.
-        source: What was given.
-        description: What it is, in a few words.
-        draws: (S, ...) by latent site.
-        chains: (N, T, ...) by latent site, where R-hat has a meaning: all the draws of a sampler, in their order.
-        num_divergent: Draws of HMC whose step went wrong.
-    """
-
-    name: str
-    source: Any
-    description: str
-    draws: Draws
-    chains: Draws | None
-    num_divergent: int = 0
+    name: str  # what the table calls it
+    source: Source
+    description: str  # what it is, in a few words
+    draws: Draws  # (S, ...) by latent site
+    chains: Draws | None  # (N, T, ...), where R-hat has a meaning: all the draws of a sampler, in their order
+    warnings: tuple[str, ...]  # of its sampler
 
     @property
     def num_draws(self) -> int:
@@ -51,10 +125,7 @@ class Contender:
         return len(next(iter(self.draws.values())))
 
 
-# ------------------------------------------------------------------------------------------- the names
-
-
-def named(posteriors: Mapping[str, Any] | Sequence[Any], model: Model) -> dict[str, Any]:
+def named(posteriors: Mapping[str, Any] | Sequence[Any], model: Model) -> dict[str, Source]:
     """Posteriors by name; those of a list are named after what they are, and numbered where that is the same.
 
     Raises:
@@ -67,110 +138,62 @@ def named(posteriors: Mapping[str, Any] | Sequence[Any], model: Model) -> dict[s
         )
     if not posteriors:
         raise ValueError("there is no posterior to compare: pass at least one, as {'MetricBNN': metric}.")
-    if isinstance(posteriors, Mapping):
-        result = dict(posteriors)
-        if any(not isinstance(name, str) or not name.strip() for name in result):
-            raise ValueError(f"the names of posteriors must be texts that are not empty, got {list(result)}.")
-        if all(torch.is_tensor(value) for value in result.values()):
-            raise ValueError(
-                f"posteriors has tensors by name ({', '.join(result)}): samples by site are one posterior. Give "
-                "it a name, as {'samples': samples}."
-            )
-    else:
-        kinds = [_kind(source) for source in posteriors]
-        seen: Counter[str] = Counter()
-        result = {}
-        for kind, source in zip(kinds, posteriors, strict=True):
-            seen[kind] += 1
-            result[f"{kind} {seen[kind]}" if kinds.count(kind) > 1 else kind] = source
-    for name, source in result.items():
-        with _Naming(name):
-            check_source(source, model)
-    return result
+    by_name = posteriors if isinstance(posteriors, Mapping) else None
+    given = list(posteriors if by_name is None else by_name.values())
+    names = [type(one).__name__ for one in given] if by_name is None else list(by_name)
+    if any(not isinstance(name, str) or not name.strip() for name in names):
+        raise ValueError(f"the names of posteriors must be texts that are not empty, got {names}.")
+    if by_name is not None and all(torch.is_tensor(value) for value in given):
+        raise ValueError(
+            f"posteriors has tensors by name ({', '.join(names)}): samples by site are one posterior. Give "
+            "it a name, as {'samples': samples}."
+        )
+    sources: list[Source] = []
+    for name, one in zip(names, given, strict=True):
+        with _about(name):
+            sources.append(source_of(one))
+    if by_name is None:
+        kinds = [source.name for source in sources]
+        numbers = [f" {kinds[: i + 1].count(kind)}" if kinds.count(kind) > 1 else "" for i, kind in enumerate(kinds)]
+        names = [kind + number for kind, number in zip(kinds, numbers, strict=True)]
+    for name, source in zip(names, sources, strict=True):
+        with _about(name):
+            source.check(model)
+    return dict(zip(names, sources, strict=True))
 
 
-def _kind(source: Any) -> str:
-    if isinstance(source, MCMC):
-        return type(source.kernel).__name__
-    if isinstance(source, Trajectories):
-        return "walk"
-    if isinstance(source, Mapping):
-        return "samples"
-    return source.__name__ if inspect.isfunction(source) else type(source).__name__
-
-
-class _Naming:
+@contextmanager
+def _about(name: str) -> Iterator[None]:
     """Errors in here say which posterior they are about."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, (ValueError, RuntimeError, KeyError, TypeError)):
-            raise ValueError(f"the posterior {self.name!r} cannot be compared: {error}") from error
+    try:
+        yield
+    except (ValueError, RuntimeError, KeyError, TypeError) as error:
+        raise ValueError(f"the posterior {name!r} cannot be compared: {error}") from error
 
 
-# ------------------------------------------------------------------------------------------- the draws
-
-
-def check_sites(task: Task, posteriors: Mapping[str, Any]) -> None:
+def check_sites(task: Task, posteriors: Mapping[str, Source]) -> None:
     """Refuse a posterior of another model, by one draw of each."""
-    with own_numbers(device_of(task.model)):
+    with own_numbers(_device_of(task.model)):
         for name, source in posteriors.items():
-            with _Naming(name):
-                read_draws(source, task.layout, 1 if _draws_anew(source) else None, task.arguments)
+            with _about(name):
+                source.draws(task.layout, task.arguments, 1 if source.draws_anew else None)
 
 
-def draw(task: Task, name: str, source: Any, num_samples: int) -> Contender:
+def draw(task: Task, name: str, source: Source, num_samples: int) -> Contender:
     """A posterior with draws: as many as wanted, or all that there are if they are fewer."""
-    with _Naming(name):
-        found = read_draws(source, task.layout, num_samples if _draws_anew(source) else None, task.arguments)
+    with _about(name):
+        found = source.draws(task.layout, task.arguments, num_samples if source.draws_anew else None)
         values = {site: value.detach() for site, value in found.values.items()}
         broken = [site for site, value in values.items() if not bool(value.isfinite().all())]
         if broken:
             raise ValueError(f"its draws of the site {broken[0]!r} are not finite. Leave those draws out.")
         flat = {site: value.flatten(0, 1) for site, value in values.items()}
-        total = len(next(iter(flat.values())))
-        if total > num_samples:  # evenly, so that each chain has its part
-            kept = torch.linspace(0, total - 1, num_samples, device="cpu").round().long()
+        num_chains, num_draws = next(iter(values.values())).shape[:2]
+        if num_chains * num_draws > num_samples:  # evenly, so that each chain has its part
+            kept = torch.linspace(0, num_chains * num_draws - 1, num_samples, device="cpu").round().long()
             flat = {site: value[kept.to(value.device)] for site, value in flat.items()}
-        return Contender(
-            name=name,
-            source=source,
-            description=_described(source, values, total),
-            draws=flat,
-            chains=_chains(source, values),
-            num_divergent=int(found.stats["diverging"].sum()) if "diverging" in found.stats else 0,
-        )
-
-
-def _draws_anew(source: Any) -> bool:
-    """Whether a source gives as many draws as it is asked for."""
-    return isinstance(source, MetricBNN) or not isinstance(source, (MCMC, Trajectories, Mapping))
-
-
-def _chains(source: Any, values: Draws) -> Draws | None:
-    if isinstance(source, MetricBNN):
-        values = source.get_samples(group_by_chain=True)
-    elif not isinstance(source, (MCMC, Trajectories)) and len(next(iter(values.values()))) == 1:
-        return None  # independent, or in an order that nobody knows
-    num_chains, num_draws = next(iter(values.values())).shape[:2]
-    return values if num_chains and num_draws >= MIN_DRAWS else None
-
-
-def _described(source: Any, values: Draws, total: int) -> str:
-    num_chains = len(next(iter(values.values())))
-    if isinstance(source, MetricBNN):
-        walk = source.trajectories
-        return f"MetricBNN: draws of the latent posterior of {walk.num_particles} walks of {walk.num_steps} points"
-    chains = f"{num_chains} chain{'s' if num_chains > 1 else ''} of {total // num_chains} draws"
-    if isinstance(source, MCMC):
-        return f"{type(source.kernel).__name__} in Pyro's MCMC: {chains}"
-    if isinstance(source, Trajectories):
-        return f"a walk's own points: {num_chains} walks of {total // num_chains}"
-    if isinstance(source, Mapping):
-        return f"samples: {chains if num_chains > 1 else f'{total} draws'}"
-    return f"a guide, {_kind(source)}: independent draws"
+        chains, description = source.chains(values), source.description(num_chains, num_draws)
+    num_chains, num_draws = next(iter(chains.values())).shape[:2] if chains else (0, 0)
+    chains = chains if num_chains and num_draws >= MIN_DRAWS else None
+    warnings = found.warnings
+    return Contender(name=name, source=source, description=description, draws=flat, chains=chains, warnings=warnings)

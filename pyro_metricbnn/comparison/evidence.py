@@ -8,51 +8,34 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..diagnostics.calibration import ClassCalibration, RealCalibration, calibration
 from ..diagnostics.health import WEIGHTS_MAY_DIFFER, health
-from ..diagnostics.mixing import ess, function_mixing, r_hat
-from ..inference import MetricBNN
+from ..diagnostics.mixing import MAX_FUNCTION_R_HAT, ess, function_mixing, r_hat, some_rows
 from ..predictions.pointwise import Draws, Pointwise
 from ..predictions.prediction import Prediction
-from ..walk.trajectories import Trajectories
-from .contenders import Contender
-from .task import Task
+from .contenders import Contender, Task
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 MIN_LOO_DRAWS = 25  # that differ: with fewer there is no tail to smooth
 MAX_K = 0.7  # above it the estimate of a left-out point cannot be trusted (Vehtari et al., 2024)
-MAX_R_HAT = 1.05
-MAX_INPUTS = 200  # at which functions are asked whether their chains agree
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What was found out about one posterior; NaN or None where a figure has no meaning.
-
-    Args:
-        contender: The posterior.
-        prediction: Of a network, where it is judged.
-        calibration: How good that is.
-        elpd: Leave-one-out log predictive density of each observation (n,).
-        pareto_k: How far each of them can be trusted (n,).
-        r_hat: The worst, of function values for a network, else of all coordinates.
-        ess: The smallest effective sample size of them.
-        derived: Deterministic sites (S, ...) of a model that is no network.
-    """
+    """What was found out about one posterior; NaN or None where a figure has no meaning."""
 
     contender: Contender
-    prediction: Prediction | None
-    calibration: ClassCalibration | RealCalibration | None
-    elpd: Tensor
-    pareto_k: Tensor
-    r_hat: float
-    ess: float
-    derived: Draws
+    prediction: Prediction | None  # of a network, where it is judged
+    calibration: ClassCalibration | RealCalibration | None  # how good that is
+    elpd: Tensor  # (n,), leave-one-out log predictive density of each observation
+    pareto_k: Tensor  # (n,), how far each of them can be trusted
+    r_hat: float  # the worst, of function values for a network, else of all coordinates
+    ess: float  # the smallest effective sample size of them
+    derived: Draws  # deterministic sites (S, ...) of a model that is no network
 
     @property
     def num_bad_k(self) -> float:
@@ -62,19 +45,14 @@ class Evidence:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is wrong with it, and what to do."""
-        said: list[str] = []
-        if isinstance(self.contender.source, (MetricBNN, Trajectories)):
+        walk, said = self.contender.source.walk, list(self.contender.warnings)
+        if walk is not None:
             # Whether functions agree is known here: a warning that weights do not, which they need not, would mislead.
-            said += [text for text in health(self.contender.source).warnings if WEIGHTS_MAY_DIFFER not in text]
-        if self.contender.num_divergent:
-            said.append(
-                f"{self.contender.num_divergent} draws diverged: HMC's steps are too long for a part of the posterior. "
-                "Raise target_accept_prob, or write the model so that its scales do not depend on each other."
-            )
-        if self.r_hat > MAX_R_HAT:
+            said += [text for text in health(walk).warnings if WEIGHTS_MAY_DIFFER not in text]
+        if self.r_hat > MAX_FUNCTION_R_HAT:
             said.append(
                 f"the worst R-hat is {self.r_hat:.2f}: its chains do not agree yet, so another run would give other "
-                "figures. Run it for longer; for a walk take Steer(effort=4)."
+                "figures. Run it for longer; for a walk take MetricBNN(model, effort=4)."
             )
         if len(self.elpd) and math.isnan(self.num_bad_k):
             said.append(
@@ -153,18 +131,9 @@ def _mixing(task: Task, contender: Contender) -> tuple[float, float]:
     if contender.chains is None:
         return float("nan"), float("nan")
     if task.is_network:
-        x = _some_rows(task.x)
+        x = some_rows(task.x)
         found = function_mixing(task.model, contender.chains, x, chunk_size=task.chunk_size)  # type: ignore[arg-type]
         return found.worst_r_hat, found.worst_ess
     chains = [value.double().reshape(*value.shape[:2], -1) for value in contender.chains.values()]
     coordinates = torch.cat(chains, dim=-1)  # (N, T, D)
     return float(r_hat(coordinates).max()), float(ess(coordinates).min())
-
-
-def _some_rows(x: Any) -> Any:
-    """At most so many rows of the inputs, evenly taken."""
-    if isinstance(x, tuple):
-        return tuple(_some_rows(value) for value in x)
-    if not torch.is_tensor(x) or not x.dim() or len(x) <= MAX_INPUTS:
-        return x
-    return x[torch.linspace(0, len(x) - 1, MAX_INPUTS, device=x.device).round().long()]

@@ -1,6 +1,6 @@
 """A comparison as one page of HTML that needs nothing else: no script, no network, pictures inside.
 
-In: texts, scores and pictures.  Out: HTML, in which every text of the user's is escaped.
+In: a `Comparison`.  Out: HTML, in which every text of the user's is escaped.
 """
 
 from __future__ import annotations
@@ -9,9 +9,13 @@ import base64
 import itertools
 from collections.abc import Mapping, Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
-from .columns import Column, Score
-from .panels import Picture, Section
+from .pictures import Picture, Section
+from .scores import Column, Good, Score
+
+if TYPE_CHECKING:
+    from .comparison import Comparison
 
 STYLE = """
 .metricbnn { --ink: #1c2330; --soft: #5b6472; --line: #d5dae1; --back: #ffffff; --card: #f5f7f9; --good: #00664b;
@@ -62,7 +66,7 @@ body {{ margin: 0 auto; max-width: 75rem; padding: 1.2rem 1rem 3rem; }}</style>
 </body>
 </html>
 """
-GOOD = {"low": "lower is better", "high": "higher is better"}
+GOOD: dict[Good, str] = {"low": "Lower is better.", "high": "Higher is better."}
 
 
 def page(title: str, body: str) -> str:
@@ -70,27 +74,20 @@ def page(title: str, body: str) -> str:
     return PAGE.format(title=escape(title), body=body)
 
 
-def fragment(
-    title: str,
-    facts: Mapping[str, str],
-    posteriors: Mapping[str, str],
-    scores: Sequence[Score],
-    warnings: Mapping[str, Sequence[str]],
-    sections: Sequence[Section],
-) -> str:
+def fragment(result: Comparison) -> str:
     """The report without the document around it, for a page or a notebook."""
     parts = [
         f'<div class="metricbnn">\n<style>{STYLE}</style>',
-        f"<h1>{escape(title)}</h1>",
+        f"<h1>{escape(result.title)}</h1>",
         "<h2>What was compared</h2>",
-        _pairs(facts, posteriors),
+        _pairs(result.facts, result.posteriors),
         "<h2>Figures</h2>",
         "<p>★ is the best of a row. What is within the standard errors is not a difference.</p>",
-        score_table(scores),
+        _score_table(result.scores),
     ]
-    if any(warnings.values()):
-        parts += ["<h2>Warnings</h2>", _warnings(warnings)]
-    parts += [_section(section) for section in sections]
+    if any(result.warnings.values()):
+        parts += ["<h2>Warnings</h2>", _warnings(result.warnings)]
+    parts += [_section(section) for section in result.sections]
     return "\n".join([*parts, "</div>"])
 
 
@@ -104,23 +101,18 @@ def _pairs(*groups: Mapping[str, str]) -> str:
     return "\n".join(['<table class="pairs">', "<tbody>", *rows, "</tbody>", "</table>"])
 
 
-# ---------------------------------------------------------------------------------------------- table
-
-
-def score_table(scores: Sequence[Score]) -> str:
+def _score_table(scores: Sequence[Score]) -> str:
     """A row for each column of the data frame, so that the page stays narrow and each can say what it is."""
     names = list(scores[0].figures)
     by_key = {score.column.key: score for score in scores}
     beside = {score.column.error for score in scores}
     head = "<tr><th></th>" + "".join(f'<th scope="col">{escape(name)}</th>' for name in names) + "</tr>"
-    body = []
+    body: list[str] = []
     shown = [score for score in scores if score.column.key not in beside]
     for heading, group in itertools.groupby(shown, key=lambda score: score.heading):
         said = f"<div>{escape(heading.title)}<small>{escape(heading.note)}</small></div>"
         body.append(f'<tr><th class="group" colspan="{len(names) + 1}" scope="rowgroup">{said}</th></tr>')
-        for score in group:
-            error = by_key.get(score.column.error or "")
-            body.append(_row(score, error))
+        body += [_row(score, by_key.get(score.column.error or "")) for score in group]
     table = ["<thead>", head, "</thead>", "<tbody>", *body, "</tbody>"]
     return '<div class="scroll"><table class="scores">\n' + "\n".join(table) + "\n</table></div>"
 
@@ -137,13 +129,8 @@ def _row(score: Score, error: Score | None) -> str:
 
 
 def _said(column: Column) -> str:
-    good = GOOD.get(column.good, "") if isinstance(column.good, str) else ""
-    if isinstance(column.good, float):
-        good = f"nearest to {column.good:g} is best"
-    return f"{column.meaning} {good[:1].upper()}{good[1:]}{'.' if good else ''}".strip()
-
-
-# ------------------------------------------------------------------------------- warnings and pictures
+    nearest = f"Nearest to {column.good:g} is best." if isinstance(column.good, float) else ""
+    return f"{column.meaning} {GOOD.get(column.good, nearest)}".strip()
 
 
 def _warnings(warnings: Mapping[str, Sequence[str]]) -> str:

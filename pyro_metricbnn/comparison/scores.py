@@ -1,4 +1,4 @@
-"""The figures of the table that compares posteriors.
+"""The table that compares posteriors: its columns, what each says and which end of it is good, and all figures.
 
 In: the `Evidence` about each posterior.  Out: `Score`s, a column with a figure for each.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,56 +17,127 @@ from ..diagnostics.agreement import agreement
 from ..diagnostics.calibration import ClassCalibration, RealCalibration
 from ..predictions.pointwise import Draws
 from ..predictions.prediction import Prediction
-from .columns import COLUMNS, Heading, Score
+from .contenders import Task
 from .evidence import LEVELS, Evidence
-from .task import Task
 
 NAN = float("nan")
+Good = Literal["low", "high"] | float | None
 Row = dict[str, float]  # figures by key
+
+
+@dataclass(frozen=True)
+class Column:
+    """One figure of the table."""
+
+    key: str  # its name in the data frame
+    title: str  # its name in the report
+    good: Good  # which end of it is good; a number where that number is
+    digits: int  # after the point
+    meaning: str  # a sentence that says what it is
+    error: str | None = None  # the key of the column with its standard error, which the report puts beside it
+
+
+@dataclass(frozen=True)
+class Heading:
+    """What columns stand under, what is to be known of all of them, and who is not in the race for the best of them."""
+
+    title: str
+    note: str = ""
+    outside: str | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """A column, the heading that it stands under, and the figure of each posterior by name; NaN where it has none."""
+
+    column: Column
+    heading: Heading
+    figures: Mapping[str, float]
+
+    def text(self, name: str) -> str:
+        """The figure as it is printed."""
+        figure = self.figures[name]
+        return "–" if math.isnan(figure) else f"{figure:.{self.column.digits}f}".replace("-", "−")
+
+    @property
+    def best(self) -> set[str]:
+        """The posteriors that print the best figure; none where all print the same."""
+        good = self.column.good
+        known = {n: f for n, f in self.figures.items() if n != self.heading.outside and not math.isnan(f)}
+        if good is None or len({self.text(name) for name in known}) < 2:
+            return set()
+        signs = {"low": 1.0, "high": -1.0}
+        far = {n: signs[good] * f if isinstance(good, str) else abs(f - good) for n, f in known.items()}
+        winner = min(far, key=far.__getitem__)
+        return {name for name in known if self.text(name) == self.text(winner)}
+
+
+_ELPD = "Log predictive density of each observation given all the others, summed; ± its standard error."
+_BEHIND = "Difference of elpd; within two standard errors of 0 it cannot be told from the best."
+_ROWS: tuple[tuple[str, str, Good, int, str], ...] = (
+    # predictions
+    ("nll", "NLL", "low", 3, "Negative log predictive density of an observation: how surprised the posterior was."),
+    ("rmse", "RMSE", "low", 3, "Root mean square error of the mean prediction, in units of y."),
+    ("crps", "CRPS", "low", 3, "Continuous ranked probability score, in units of y: error and width in one."),
+    ("coverage_90", "coverage", 0.9, 3, "Share of the observations in the central 90 % interval: 0.9 is honest."),
+    ("width_90", "width", None, 3, "Mean width of that interval, in units of y: at equal coverage, narrow is good."),
+    ("accuracy", "accuracy", "high", 3, "How often the likeliest class was right."),
+    ("brier", "Brier score", "low", 3, "Squared error of the probabilities, summed over the classes."),
+    ("ece", "ECE", "low", 3, "Expected calibration error: how far confidence is from accuracy, on average."),
+    # leave-one-out
+    ("elpd_loo", "elpd", "high", 2, _ELPD),
+    ("elpd_se", "SE of elpd", None, 2, "Standard error of elpd."),
+    ("elpd_diff", "behind the best", None, 2, _BEHIND),
+    ("elpd_diff_se", "SE of the difference", None, 2, "Standard error of the difference."),
+    ("num_bad_k", "Pareto k > 0.7", None, 0, "Observations whose leave-one-out figure cannot be trusted."),
+    # agreement
+    ("wasserstein", "distance of predictions", "low", 3, "Wasserstein distance of new observations, in units of y."),
+    ("wasserstein_f", "distance of functions", "low", 3, "Wasserstein distance of the network's outputs."),
+    ("top_1", "same class", "high", 3, "How often the likeliest classes are the same."),
+    ("total_variation", "total variation", "low", 3, "Half the summed difference of the class probabilities."),
+    ("mean_error", "worst mean", "low", 2, "Largest distance of a coordinate's mean, in reference deviations."),
+    ("std_ratio", "worst deviation", 1.0, 2, "A coordinate's deviation over the reference's: the farthest from 1."),
+    # mixing
+    ("r_hat", "worst R-hat", 1.0, 2, "Where the chains agree least: below 1.05 is good."),
+    ("ess", "least ESS", "high", 0, "The smallest effective sample size: 400 is comfortable."),
+    # cost
+    ("draws", "draws", None, 0, "Draws that the figures come from; the chains' own figures come from all of theirs."),
+    ("seconds", "seconds", "low", 1, "As the caller measured them."),
+)
+_ERRORS = {"elpd_loo": "elpd_se", "elpd_diff": "elpd_diff_se"}
+COLUMNS = {row[0]: Column(*row, error=_ERRORS.get(row[0])) for row in _ROWS}
 
 
 def score(
     task: Task, evidence: Sequence[Evidence], reference: str | None, seconds: Mapping[str, float]
 ) -> tuple[Score, ...]:
     """All columns that any posterior has a figure for, in the order of the table."""
-    part = "test" if task.has_test else "train"
     names = [one.contender.name for one in evidence]
+    heading = Heading("Predictions of the test data")
+    if not task.has_test:
+        note = "The posteriors have seen them: for honest figures pass test data."
+        heading = Heading("Predictions of the data themselves", note)
+    part = "test" if task.has_test else "train"
     scores = [
         replace(one, column=replace(one.column, key=f"{part}_{one.column.key}"))
-        for one in _columns(_about_predictions(task), names, [predictive_figures(one) for one in evidence])
+        for one in _columns(heading, names, [predictive_figures(one) for one in evidence])
     ]
     heading = Heading("Leave-one-out", "By Pareto-smoothed importance sampling, from exact log-likelihoods.")
     scores += _columns(heading, names, leave_one_out_figures(evidence))
     if reference is not None:
         of = evidence[names.index(reference)]
-        scores += [
-            replace(one, outside=reference)
-            for one in _columns(_about_agreement(reference), names, [agreement_figures(one, of) for one in evidence])
-        ]
-    rows: list[Row] = [{"r_hat": one.r_hat, "ess": one.ess} for one in evidence]
-    scores += _columns(_about_mixing(task), names, rows)
-    rows = [{"draws": float(one.contender.num_draws)} for one in evidence]
-    if seconds:
-        rows = [{**row, "seconds": float(seconds.get(name, NAN))} for name, row in zip(names, rows, strict=True)]
-    return (*scores, *_columns(Heading("Cost"), names, rows))
-
-
-def _about_predictions(task: Task) -> Heading:
-    if task.has_test:
-        return Heading("Predictions of the test data")
-    return Heading(
-        "Predictions of the data themselves", "The posteriors have seen them: for honest figures pass test data."
-    )
-
-
-def _about_agreement(reference: str) -> Heading:
-    note = f"For {reference} itself, of the two halves of its draws: nearer than those are, nothing can be told apart."
-    return Heading(f"Agreement with {reference}", note)
-
-
-def _about_mixing(task: Task) -> Heading:
+        note = (
+            f"For {reference} itself, of the two halves of its draws: nearer than those are, nothing can be told apart."
+        )
+        heading = Heading(f"Agreement with {reference}", note, outside=reference)
+        scores += _columns(heading, names, [agreement_figures(one, of) for one in evidence])
     what = "function values at the data's inputs" if task.is_network else "all coordinates"
-    return Heading("Mixing of the chains", f"Of {what}. The chains of a MetricBNN are its walks; a guide has none.")
+    note = f"Of {what}. The chains of a MetricBNN are its walks; a guide has none."
+    mixing = [{"r_hat": one.r_hat, "ess": one.ess} for one in evidence]
+    scores += _columns(Heading("Mixing of the chains", note), names, mixing)
+    known = [float(seconds.get(name, NAN)) for name in names]
+    costs = [{"draws": float(e.contender.num_draws), "seconds": s} for e, s in zip(evidence, known, strict=True)]
+    return (*scores, *_columns(Heading("Cost"), names, costs))
 
 
 def _columns(heading: Heading, names: Sequence[str], rows: Sequence[Row]) -> list[Score]:
@@ -85,9 +157,6 @@ def predictive_figures(evidence: Evidence) -> Row:
     return {}
 
 
-# -------------------------------------------------------------------------------------- leave-one-out
-
-
 def leave_one_out_figures(evidence: Sequence[Evidence]) -> list[Row]:
     """Each posterior's elpd, and how far it is behind the best, observation by observation."""
     seen = torch.stack([one.elpd for one in evidence]).ne(0).any(0)  # a mask makes it 0 for all
@@ -95,19 +164,16 @@ def leave_one_out_figures(evidence: Sequence[Evidence]) -> list[Row]:
     totals = [float(elpd.sum()) if len(elpd) else NAN for elpd in each]
     known = [place for place, total in enumerate(totals) if not math.isnan(total)]
     best = each[max(known, key=totals.__getitem__)] if known else NAN
-    rows = []
-    for one, elpd, total in zip(evidence, each, totals, strict=True):
-        gap = elpd - best
-        rows.append(
-            {
-                "elpd_loo": total,
-                "elpd_se": _standard_error(elpd),
-                "elpd_diff": float(gap.sum()) if len(gap) else NAN,
-                "elpd_diff_se": _standard_error(gap),
-                "num_bad_k": one.num_bad_k,
-            }
-        )
-    return rows
+    return [
+        {
+            "elpd_loo": total,
+            "elpd_se": _standard_error(elpd),
+            "elpd_diff": float((elpd - best).sum()) if len(elpd) else NAN,
+            "elpd_diff_se": _standard_error(elpd - best),
+            "num_bad_k": one.num_bad_k,
+        }
+        for one, elpd, total in zip(evidence, each, totals, strict=True)
+    ]
 
 
 def _standard_error(each: Tensor) -> float:
@@ -115,29 +181,19 @@ def _standard_error(each: Tensor) -> float:
     return math.sqrt(len(each)) * float(each.std()) if len(each) > 1 else NAN
 
 
-# ------------------------------------------------------------------------------------------ agreement
-
-
 def agreement_figures(one: Evidence, reference: Evidence) -> Row:
-    """How near a posterior is to the reference; the reference itself, how near its two halves are to each other.
-
-    Nearer than those halves nothing can be told apart.
-    """
+    """How near a posterior is to the reference; the reference itself, how near its two halves are to each other."""
     if one.prediction is not None and reference.prediction is not None:
-        is_reference = one is reference
-        pair = _prediction_halves(one.prediction) if is_reference else (one.prediction, reference.prediction)
+        pair = (one.prediction, reference.prediction) if one is not reference else _prediction_halves(one.prediction)
         return dict(vars(agreement(*pair)))
     draws, of = _halves(one.contender.draws) if one is reference else (one.contender.draws, reference.contender.draws)
     return moments_apart(draws, of)
 
 
 def _prediction_halves(prediction: Prediction) -> tuple[Prediction, Prediction]:
-    first, second = _halves({**prediction.parameters, "f": prediction.f})
-    return _with_draws(prediction, first), _with_draws(prediction, second)
-
-
-def _with_draws(prediction: Prediction, draws: Draws) -> Prediction:
-    return replace(prediction, f=draws["f"], parameters={name: draws[name] for name in prediction.parameters})
+    halves = _halves({**prediction.parameters, "f": prediction.f})
+    first, second = (replace(prediction, f=half.pop("f"), parameters=half) for half in halves)
+    return first, second
 
 
 def _halves(draws: Draws) -> tuple[Draws, Draws]:

@@ -15,16 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from ..model.network import BayesianNetwork
-from ..model.sites import Model
+from ..model.structure import TAKEN, Layout, Model, Shape, find_layout
 from ..runtime.arguments import check_count, check_mapping, check_model
-from .pointwise import TAKEN, Draws, Layout, Pointwise, Shape, find_layout
-from .sources import PosteriorDraws, check_source, own_arguments, read_draws
+from .pointwise import Draws, Pointwise
+from .sources import PosteriorDraws, source_of
 
 Group = dict[str, tuple[tuple[str, ...], Tensor]]  # dims and values by variable
 Coords = Mapping[str, Sequence[Any]]
-
-
-# -------------------------------------------------------------------------------------- what is constant
 
 
 def _constants(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any], layout: Layout) -> Group:
@@ -36,13 +33,10 @@ def _constants(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any], l
     except (TypeError, ValueError):  # of a callable without a signature
         named = {**{f"argument_{i}": value for i, value in enumerate(args)}, **kwargs}
     result: Group = {}
-    rows: dict[int, list[str]] = {}
-    for plate, num_rows in layout.plates.items():
-        rows.setdefault(num_rows, []).append(plate)
-    for name, value in ((n, v) for key, v in named.items() for n, v in _leaves(key, v)):
+    for name, value in (leaf for key, argument in named.items() for leaf in _leaves(key, argument)):
         if not any(_same(value, seen) for seen in layout.values.values()):
             variable = f"{name}_argument" if name in layout.plates else name
-            plates = rows.get(len(value), []) if value.dim() else []
+            plates = [plate for plate, rows in layout.plates.items() if value.dim() and rows == len(value)]
             dims = [f"{variable}_dim_{axis}" for axis in range(value.dim())]
             result[variable] = ((plates[0], *dims[1:]) if len(plates) == 1 else tuple(dims), value)
     return result
@@ -59,9 +53,6 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
 
 def _same(value: Tensor, observed: Tensor) -> bool:
     return value.numel() == observed.numel() and torch.equal(value.reshape(-1), observed.reshape(-1).to(value))
-
-
-# ---------------------------------------------------------------------------------------------- groups
 
 
 def to_arviz(
@@ -108,20 +99,20 @@ def to_arviz(
         ('chain', 'draw', 'data')
     """
     check_model(model)
-    if chunk_size is not None:
-        check_count("chunk_size", chunk_size, "it counts draws.")
-    if num_samples is not None:
-        check_count("num_samples", num_samples, "it counts draws.")
+    for name, count in (("chunk_size", chunk_size), ("num_samples", num_samples)):
+        if count is not None:
+            check_count(name, count, "it counts draws.")
     check_count("prior", prior, "prior counts draws from the prior: pass a number such as 500, or 0 for none.", least=0)
     if coords is not None:
         check_mapping("coords", coords, "labels")
-    check_source(source, model)
+    posterior = source_of(source)
+    posterior.check(model)
     if not args and not kwargs:
-        args, kwargs = own_arguments(source)
+        args, kwargs = posterior.arguments
     layout = find_layout(model, args, kwargs)
     constants = _constants(model, args, kwargs, layout)
-    _check_coords(coords or {}, _axes(layout, constants))
-    draws = read_draws(source, layout, num_samples, (args, kwargs))
+    _check_coords(coords or {}, layout, constants)
+    draws = posterior.draws(layout, (args, kwargs), num_samples)
     pointwise = Pointwise(model, args, kwargs, layout, chunk_size)
     groups = _posterior_groups(pointwise, draws, log_likelihood, posterior_predictive)
     if prior:
@@ -139,24 +130,19 @@ def _is_prediction(model: Model, name: str) -> bool:
 def _posterior_groups(
     pointwise: Pointwise, draws: PosteriorDraws, likelihood: bool, predictive: bool
 ) -> dict[str, Group]:
-    layout, model = pointwise.layout, pointwise.model
-    values = {name: draws.values[name] for name in layout.latent}
-    lead = next(iter(values.values())).shape[:2]  # chains, draws
-    flat = {name: value.flatten(0, 1) for name, value in values.items()}
-    each: Draws = {}
-    derived: Draws = {}
-    if likelihood or any(predictive or not _is_prediction(model, name) for name in layout.deterministic):
-        each, derived = pointwise.given_data(flat)
-    posterior = {name: _variable(shape, values[name]) for name, shape in layout.latent.items()}
-    for name, value in derived.items():
-        if not _is_prediction(model, name):
-            posterior[name] = _variable(layout.deterministic[name], value.unflatten(0, lead))
-    groups = {"posterior": posterior}
+    layout, shapes = pointwise.layout, _shapes(pointwise.layout)
+    outputs = [name for name in layout.deterministic if _is_prediction(pointwise.model, name)]
+    lead = next(iter(draws.values.values())).shape[:2]  # chains, draws
+    flat = {name: value.flatten(0, 1) for name, value in draws.values.items()}
+
+    def group(values: Draws) -> Group:
+        return {name: _variable(shapes[name], value.unflatten(0, lead)) for name, value in values.items()}
+
+    needed = likelihood or len(layout.deterministic) > (0 if predictive else len(outputs))
+    each, derived = pointwise.given_data(flat) if needed else ({}, {})
+    groups = {"posterior": group({**flat, **{n: value for n, value in derived.items() if n not in outputs}})}
     if predictive:
-        new = pointwise.new_observations(flat)
-        new.update({name: value for name, value in derived.items() if _is_prediction(model, name)})
-        shapes = {**layout.observed, **layout.deterministic}
-        groups["posterior_predictive"] = {n: _variable(shapes[n], value.unflatten(0, lead)) for n, value in new.items()}
+        groups["posterior_predictive"] = group({**pointwise.new_observations(flat), **{n: derived[n] for n in outputs}})
     if likelihood:  # in float64, in which PSIS works
         items = layout.observed.items()
         groups["log_likelihood"] = {n: _variable(s.batch, each[n].double().unflatten(0, lead)) for n, s in items}
@@ -165,20 +151,20 @@ def _posterior_groups(
 
 
 def _prior_groups(pointwise: Pointwise, num_samples: int) -> dict[str, Group]:
-    layout, found = pointwise.layout, pointwise.from_prior(num_samples)
-    shapes = {**layout.latent, **layout.deterministic, **layout.observed}
+    layout, shapes = pointwise.layout, _shapes(pointwise.layout)
     groups: dict[str, Group] = {"prior": {}, "prior_predictive": {}}
-    for name, value in found.items():
+    for name, value in pointwise.from_prior(num_samples).items():
         predicted = name in layout.observed or _is_prediction(pointwise.model, name)
         groups["prior_predictive" if predicted else "prior"][name] = _variable(shapes[name], value[None])
     return groups
 
 
+def _shapes(layout: Layout) -> dict[str, Shape]:
+    return {**layout.latent, **layout.deterministic, **layout.observed}
+
+
 def _variable(shape: Shape, value: Tensor) -> tuple[tuple[str, ...], Tensor]:
     return ("chain", "draw", *shape.dims), value
-
-
-# ------------------------------------------------------------------------------------- ArviZ and xarray
 
 
 def _assembled(groups: dict[str, Group], draws: PosteriorDraws, coords: Coords) -> Any:
@@ -186,11 +172,10 @@ def _assembled(groups: dict[str, Group], draws: PosteriorDraws, coords: Coords) 
     import arviz
     import xarray
 
-    lengths = {title: _lengths(group) for title, group in groups.items()}
     attributes = {"created_at": datetime.now(UTC).isoformat(), "inference_library": draws.library}
     datasets = {}
     for title, group in groups.items():
-        labels: dict[str, Any] = {dim: coords.get(dim, range(n)) for dim, n in lengths[title].items()}
+        labels: dict[str, Any] = {dim: coords.get(dim, range(n)) for dim, n in _lengths(group).items()}
         if draws.chains is not None and "chain" in labels and not title.startswith("prior"):
             labels["chain"] = draws.chains
         variables = {name: (dims, _array(value)) for name, (dims, value) in group.items()}
@@ -204,14 +189,10 @@ def _lengths(group: Group) -> dict[str, int]:
     return {dim: n for dims, value in group.values() for dim, n in zip(dims, value.shape, strict=True)}
 
 
-def _axes(layout: Layout, constants: Group) -> dict[str, int]:
-    """All axes but those of the draws, with their lengths."""
-    shapes = [*layout.latent.values(), *layout.deterministic.values(), *layout.observed.values()]
-    axes = {dim: n for shape in shapes for dim, n in zip(shape.dims, shape.size, strict=True)}
-    return {dim: n for dim, n in {**axes, **_lengths(constants)}.items() if dim not in TAKEN}
-
-
-def _check_coords(coords: Coords, lengths: Mapping[str, int]) -> None:
+def _check_coords(coords: Coords, layout: Layout, constants: Group) -> None:
+    """Refuse labels of what is no axis, or of another length; the axes of the draws have their own."""
+    axes = {dim: n for shape in _shapes(layout).values() for dim, n in zip(shape.dims, shape.size, strict=True)}
+    lengths = {dim: n for dim, n in {**axes, **_lengths(constants)}.items() if dim not in TAKEN}
     for dim, labels in coords.items():
         if dim not in lengths:
             raise ValueError(f"coords has {dim!r}, which is no axis of the model: it has {', '.join(lengths)}.")

@@ -1,120 +1,244 @@
 """Whatever has posterior draws -> draws by site, (chains, draws, ...).
 
-In: a MetricBNN, Pyro's MCMC, a guide, Trajectories or samples.  Out: `PosteriorDraws`, checked against the model.
+In: a MetricBNN, Pyro's MCMC, a guide, Trajectories or samples.  Out: its `Source`, which `to_arviz` and `compare` ask.
+To add a kind of posterior, write a subclass of `Source` under `@source_of.register(ItsClass)`, in any file.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import singledispatch
+from typing import Any, ClassVar
 
 import torch
 from pyro import poutine
 from pyro.infer import HMC, MCMC
 
 from ..latent.guide import AutoMetric
-from ..model.sites import Model
-from ..runtime.arguments import WrongTypeError, check_count, check_tensor
+from ..model.structure import Layout, Model
+from ..runtime.arguments import WrongTypeError, check_tensor
 from ..runtime.threads import in_turn
-from ..walk.trajectories import Trajectories
-from .pointwise import Draws, Layout
+from ..walk.trajectories import Arguments, Trajectories, walk_of
+from .pointwise import Draws
 
 DEFAULT_SAMPLES = 1000  # of a guide
+NO_DRAWS = "has no posterior draws: pass a MetricBNN or an MCMC after run, a guide, Trajectories, or samples by site."
 
 
 @dataclass(frozen=True, kw_only=True)
 class PosteriorDraws:
-    """Draws by latent site (chains, draws, ...), and what the sampler says of them (chains, draws)."""
+    """Draws by latent site (chains, draws, ...), what the sampler says of them (chains, draws), what is wrong."""
 
     values: Draws
     stats: Draws = field(default_factory=dict)
     chains: Sequence[int] | None = None
     library: str = "pyro"
+    warnings: tuple[str, ...] = ()
 
 
-def check_source(source: Any, model: Model) -> None:
-    """Refuse what has no posterior draws, before the model runs."""
-    if isinstance(source, MCMC):
-        if source._samples is None:
-            raise ValueError("the MCMC has no samples yet: call mcmc.run(*args) first.")
-    elif _is_metric(source):
-        _ = source.trajectories  # says so where nothing has been walked
-    elif source is model or not (callable(source) or isinstance(source, (Trajectories, Mapping))):
-        what = "the model itself" if source is model else f"of type {type(source).__name__}"
-        kind = ValueError if source is model else WrongTypeError
-        raise kind(
-            f"the source is {what}, which has no posterior draws: pass a MetricBNN or an MCMC after run, a "
-            "guide, Trajectories, or samples by site."
-        )
+@dataclass(frozen=True)
+class Source(ABC):
+    """One kind of posterior. It has to have `read`; the others are for where it differs from samples."""
 
+    given: Any
+    draws_anew: ClassVar[bool] = False  # gives as many draws as it is asked for
+    is_ordered: ClassVar[bool] = False  # even a single chain is in the order in which it was drawn
 
-def _is_metric(source: Any) -> bool:
-    """Whether this is a MetricBNN, which is further down the flow."""
-    return hasattr(type(source), "trajectories")
+    @property
+    def name(self) -> str:
+        """What it is called in a list of posteriors."""
+        return getattr(self.given, "__name__", type(self.given).__name__)
 
-
-def own_arguments(source: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments that a run was given; none of other sources."""
-    if isinstance(source, MCMC):
-        return source._args, source._kwargs
-    if not _is_metric(source):
+    @property
+    def arguments(self) -> Arguments:
+        """What the model was called with, if that is known."""
         return (), {}
-    ground = source.kernel._ground
-    if ground is not None and ground.potential.is_noisy:
-        raise ValueError(
-            "the run took its data in batches, so no call of the model saw them all: pass the model's arguments, with "
-            "all the data that this is to be about."
-        )
-    return source.kernel.example_arguments
+
+    @property
+    def walk(self) -> Any:
+        """What `health` and the pictures of walks take; None of what was not walked."""
+        return None
+
+    def check(self, model: Model) -> None:  # noqa: B027 (most have nothing to refuse)
+        """Refuse, before the model runs, what has no draws of it."""
+
+    @abstractmethod
+    def read(self, layout: Layout, arguments: Arguments, num_samples: int | None) -> PosteriorDraws:
+        """Draws (S, ...) or (chains, S, ...) by site; num_samples is None for as many as there are."""
+
+    def draws(self, layout: Layout, arguments: Arguments, num_samples: int | None = None) -> PosteriorDraws:
+        """Draws (chains, S, ...) of each latent site of a model of this layout, which runs on these arguments."""
+        if num_samples is not None and not self.draws_anew:
+            raise ValueError(
+                f"num_samples is for guides: {type(self.given).__name__} has its own number of draws. Leave it out."
+            )
+        found = self.read(layout, arguments, num_samples)
+        return replace(found, values=_by_chain(found.values, layout))
+
+    def chains(self, values: Draws) -> Draws | None:
+        """Of its draws (chains, S, ...), those for which R-hat has a meaning."""
+        return values if self.is_ordered or len(next(iter(values.values()))) > 1 else None
+
+    def description(self, num_chains: int, num_draws: int) -> str:
+        """What it is, in a few words."""
+        chains = f"{num_chains} chain{'s' if num_chains > 1 else ''} of "
+        return f"{self.name}: {chains if self.is_ordered or num_chains > 1 else ''}{num_draws} draws"
 
 
-def _from_guide(guide: Any, layout: Layout, num_samples: int, arguments: Any) -> PosteriorDraws:
-    check_count("num_samples", num_samples, "it counts draws.")
-    if isinstance(guide, AutoMetric):
-        return PosteriorDraws(values=guide.sample_posterior(num_samples), library="pyro_metricbnn")
-    args, kwargs = arguments
-    with torch.no_grad(), in_turn():
-        traces = [poutine.trace(guide).get_trace(*args, **kwargs) for _ in range(num_samples)]
-    names = [name for name in layout.latent if name in traces[0].nodes]
-    return PosteriorDraws(values={n: torch.stack([t.nodes[n]["value"] for t in traces]) for n in names})
+@singledispatch
+def source_of(given: Any) -> Source:
+    """The source of what was given, by its class.
+
+    Example:
+        >>> source_of(walk).name
+        'walk'
+    """
+    if hasattr(type(given), "trajectories"):  # a MetricBNN, which is further down the flow
+        return Run(given)
+    if callable(given):
+        return Guide(given)
+    raise WrongTypeError(f"the source is of type {type(given).__name__}, which {NO_DRAWS}")
 
 
-def _from_mcmc(mcmc: MCMC) -> PosteriorDraws:
-    values = mcmc.get_samples(group_by_chain=True)
-    stats: Draws = {}
-    if isinstance(mcmc.kernel, HMC):  # NUTS too; other kernels may count divergences without saying which draws
+@source_of.register(Mapping)
+class Samples(Source):
+    """Samples by site."""
+
+    name = "samples"
+
+    def read(self, layout: Layout, arguments: Arguments, num_samples: int | None) -> PosteriorDraws:
+        return PosteriorDraws(values=dict(self.given))
+
+
+class Guide(Source):
+    """A callable that samples the latent sites."""
+
+    draws_anew = True
+
+    def check(self, model: Model) -> None:
+        if self.given is model:
+            raise ValueError(f"the source is the model itself, which {NO_DRAWS}")
+
+    def read(self, layout: Layout, arguments: Arguments, num_samples: int | None) -> PosteriorDraws:
+        (args, kwargs), number = arguments, num_samples or DEFAULT_SAMPLES
+        with torch.no_grad(), in_turn():
+            traces = [poutine.trace(self.given).get_trace(*args, **kwargs) for _ in range(number)]
+        names = [name for name in layout.latent if name in traces[0].nodes]
+        return PosteriorDraws(values={n: torch.stack([t.nodes[n]["value"] for t in traces]) for n in names})
+
+    def description(self, num_chains: int, num_draws: int) -> str:
+        return f"a guide, {self.name}: independent draws"
+
+
+@source_of.register(AutoMetric)
+class MetricGuide(Guide):
+    """Our own guide, which draws all at once."""
+
+    def read(self, layout: Layout, arguments: Arguments, num_samples: int | None) -> PosteriorDraws:
+        values = self.given.sample_posterior(num_samples or DEFAULT_SAMPLES)
+        return PosteriorDraws(values=values, library="pyro_metricbnn")
+
+
+@source_of.register(MCMC)
+class Chains(Source):
+    """A run of Pyro's MCMC."""
+
+    is_ordered = True
+
+    @property
+    def name(self) -> str:
+        return type(self.given.kernel).__name__
+
+    @property
+    def arguments(self) -> Arguments:
+        return self.given._args, self.given._kwargs  # Pyro has no public way to them
+
+    def check(self, model: Model) -> None:
+        if self.given.get_samples(group_by_chain=True) is None:
+            raise ValueError("the MCMC has no samples yet: call mcmc.run(*args) first.")
+
+    def read(self, layout: Layout, arguments: Arguments, num_samples: int | None) -> PosteriorDraws:
+        values = self.given.get_samples(group_by_chain=True)
+        if not isinstance(self.given.kernel, HMC):  # others may count divergences without saying which draws
+            return PosteriorDraws(values=values)
         diverging = torch.zeros(next(iter(values.values())).shape[:2], dtype=torch.bool, device="cpu")
-        for chain, found in enumerate(mcmc._diagnostics):
+        # The public diagnostics() adds effective sample sizes: gigabytes for a network. Below four draws it fails.
+        for chain, found in enumerate(self.given._diagnostics):
             diverging[chain, found["divergences"]] = True
-        stats["diverging"] = diverging
-    return PosteriorDraws(values=values, stats=stats)
-
-
-def _from_walk(walk: Trajectories, refiner: Any) -> PosteriorDraws:
-    """The walk's own points: a chain for each particle that did not freeze."""
-    good = walk.is_good.all(-1)
-    if not bool(good.any()):
-        raise ValueError(
-            "every particle came to an energy that is not finite, so there is no whole chain. Take a smaller step "
-            "(eta for Descent, error for Steer), or export draws of the latent posterior with num_samples=."
+        said = (
+            f"{int(diverging.sum())} draws diverged: HMC's steps are too long for a part of the posterior. Raise "
+            "target_accept_prob, or write the model so that its scales do not depend on each other."
         )
-    energy = walk.energies[good, 1:]
-    stats = {
-        "energy": energy,
-        "lp": -energy,
-        "energy_error": walk.energy_errors[good],
-        "drift_survived": walk.drift_survived[good],
-    }
-    if bool((walk.step_sizes > 0).all()):
-        stats["step_size"] = walk.step_sizes.expand_as(energy)
-        stats["refinement_steps"] = walk.gradients.diff(prepend=walk.gradients.new_zeros(1)).expand_as(energy)
-    elif hasattr(refiner, "num_refinements"):
-        stats["refinement_steps"] = torch.full_like(energy, refiner.num_refinements, dtype=torch.long)
-    chains = good.nonzero().flatten().tolist()
-    return PosteriorDraws(
-        values=walk.samples(group_by_chain=True), stats=stats, chains=chains, library="pyro_metricbnn"
-    )
+        warnings = (said,) if bool(diverging.any()) else ()
+        return PosteriorDraws(values=values, stats={"diverging": diverging}, warnings=warnings)
+
+    def description(self, num_chains: int, num_draws: int) -> str:
+        return super().description(num_chains, num_draws).replace(":", " in Pyro's MCMC:")
+
+
+class Run(Source):
+    """A MetricBNN: the walk's own points, or as many draws of the latent posterior as it is asked for."""
+
+    draws_anew = True
+
+    @property
+    def walk(self) -> Any:
+        return self.given
+
+    @property
+    def arguments(self) -> Arguments:
+        walk = walk_of(self.given)
+        if walk.in_batches:
+            raise ValueError(
+                "the run took its data in batches, so no call of the model saw them all: pass the model's arguments, "
+                "with all the data that this is to be about."
+            )
+        return walk.arguments
+
+    def check(self, model: Model) -> None:
+        walk_of(self.given)  # says so where nothing has been walked
+
+    def read(self, layout: Layout, arguments: Arguments, num_samples: int | None) -> PosteriorDraws:
+        if num_samples is not None:
+            return source_of(self.given.guide).read(layout, arguments, num_samples)
+        walk = walk_of(self.given)
+        good = walk.is_good.all(-1)
+        if not bool(good.any()):
+            raise ValueError(
+                "every particle came to an energy that is not finite, so there is no whole chain. Take a smaller step "
+                "(eta for Descent, error for Steer), or export draws of the latent posterior with num_samples=."
+            )
+        energy = walk.energies[good, 1:]
+        stats = {"energy": energy, "lp": -energy, "energy_error": walk.energy_errors[good]}
+        stats["drift_survived"] = walk.drift_survived[good]
+        kernel = getattr(self.given, "kernel", None)  # a walk without its run has none
+        refinements = getattr(kernel and kernel.refiner, "num_refinements", None)
+        if bool((walk.step_sizes > 0).all()):
+            stats["step_size"] = walk.step_sizes.expand_as(energy)
+            stats["refinement_steps"] = walk.gradients.diff(prepend=walk.gradients.new_zeros(1)).expand_as(energy)
+        elif refinements is not None:
+            stats["refinement_steps"] = torch.full_like(energy, refinements, dtype=torch.long)
+        values, chains = walk.samples(group_by_chain=True), good.nonzero().flatten().tolist()
+        return PosteriorDraws(values=values, stats=stats, chains=chains, library="pyro_metricbnn")
+
+    def chains(self, values: Draws) -> Draws:
+        return walk_of(self.given).samples(group_by_chain=True)
+
+    def description(self, num_chains: int, num_draws: int) -> str:
+        walk = walk_of(self.given)
+        return f"MetricBNN: draws of the latent posterior of {walk.num_particles} walks of {walk.num_steps} points"
+
+
+@source_of.register(Trajectories)
+class Walk(Run):
+    """A walk without its run: a chain for each particle that did not freeze."""
+
+    name, draws_anew = "walk", False
+
+    def description(self, num_chains: int, num_draws: int) -> str:
+        return f"a walk's own points: {num_chains} walks of {num_draws}"
 
 
 def _by_chain(samples: Mapping[str, Any], layout: Layout) -> Draws:
@@ -131,7 +255,7 @@ def _by_chain(samples: Mapping[str, Any], layout: Layout) -> Draws:
                 f"{name!r} is what the model observes, the observations are missing from its arguments; a discrete "
                 "site that was summed out has to be drawn first, with pyro.infer.infer_discrete."
             )
-        value = _as_tensor(name, samples[name])
+        value = _as_tensor(f"the samples of site {name!r}", samples[name])
         num_leading = value.dim() - len(shape.size)
         if num_leading not in (1, 2) or value.shape[num_leading:] != shape.size:
             raise ValueError(
@@ -147,33 +271,9 @@ def _by_chain(samples: Mapping[str, Any], layout: Layout) -> Draws:
 
 def _as_tensor(name: str, value: Any) -> Any:
     """Draws as a tensor; NumPy's arrays and lists of numbers too."""
-    if not torch.is_tensor(value):
-        try:
-            value = torch.as_tensor(value, device="cpu")
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise WrongTypeError(
-                f"the samples of site {name!r} are {str(value)[:60]!r}, which is no tensor of numbers: pass one."
-            ) from error
-    check_tensor(f"the samples of site {name!r}", value)
+    try:
+        value = value if torch.is_tensor(value) else torch.as_tensor(value, device="cpu")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise WrongTypeError(f"{name} are {str(value)[:60]!r}, which is no tensor of numbers: pass one.") from error
+    check_tensor(name, value)
     return value
-
-
-def read_draws(source: Any, layout: Layout, num_samples: int | None, arguments: Any) -> PosteriorDraws:
-    """The draws of a source that `check_source` let pass, for a model of this layout."""
-    if _is_metric(source) and num_samples is not None:
-        source = source.guide
-    if num_samples is not None and not callable(source):
-        raise ValueError(
-            f"num_samples is for guides: {type(source).__name__} has its own number of draws. Leave it out."
-        )
-    if _is_metric(source):
-        found = _from_walk(source.trajectories, source.kernel.refiner)
-    elif isinstance(source, Trajectories):
-        found = _from_walk(source, None)
-    elif isinstance(source, MCMC):
-        found = _from_mcmc(source)
-    elif isinstance(source, Mapping):
-        found = PosteriorDraws(values=dict(source))
-    else:
-        found = _from_guide(source, layout, DEFAULT_SAMPLES if num_samples is None else num_samples, arguments)
-    return replace(found, values=_by_chain(found.values, layout))
