@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from typing import Any
 
 import pyro
@@ -13,7 +14,16 @@ from pyro import poutine
 from pyro.infer import Predictive
 from torch import Tensor, nn
 
-from pyro_metricbnn import BatchedPotential, Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, bayesianize
+from pyro_metricbnn import (
+    BatchedPotential,
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    bayesianize,
+    predict,
+)
+from pyro_metricbnn.model import NormalPrior, Prior
 from tests.models import SIGNAL, X, noise, small_network
 
 LABELS = torch.arange(12) % 3
@@ -341,6 +351,80 @@ def test_a_prior_with_plain_numbers_from_a_function_suits_a_float64_module() -> 
     assert model(X).dtype == torch.float64
 
 
+def test_a_function_is_called_once_for_each_parameter() -> None:
+    calls = []
+
+    def prior(name: str, shape: torch.Size) -> Any:
+        calls.append(name)
+        return dist.Normal(0.0, 1.0)
+
+    model = bayesianize(small_network(3, 1), Gaussian(), prior_scale=prior)
+    model(X)
+    assert tuple(calls) == model.names
+
+
+def test_a_model_with_priors_from_a_function_can_be_pickled() -> None:
+    model = bayesianize(small_network(3, 1), Gaussian(), prior_scale=lambda name, shape: dist.Normal(0.0, 2.0))
+    assert prior_scales(pickle.loads(pickle.dumps(model))) == prior_scales(model)
+
+
+# --------------------------------------------------------------------- priors from outside the package
+
+
+class FanIn(Prior):
+    """As wide as the inputs of a unit are few."""
+
+    def distribution(self, name: str, value: Tensor) -> Any:
+        return dist.Normal(value.new_zeros(()), value[0].numel() ** -0.5)
+
+
+class Horseshoe(Prior):
+    """Each parameter has a scale of its own, which is inferred too."""
+
+    def distribution(self, name: str, value: Tensor) -> Any:
+        return dist.Normal(value.new_zeros(()), pyro.sample(f"{name}.scale", dist.HalfCauchy(value.new_ones(()))))
+
+
+def test_a_prior_is_a_class_with_one_method() -> None:
+    model = bayesianize(small_network(3, 1), Gaussian(), prior_scale=FanIn())
+    expected = {"0.weight": 3**-0.5, "0.bias": 1.0, "2.weight": 0.5, "2.bias": 1.0}
+    assert prior_scales(model) == pytest.approx(expected)
+
+
+def test_a_prefix_can_have_a_prior_instead_of_a_number() -> None:
+    model = bayesianize(small_network(3, 1), Gaussian(), prior_scale={"2": FanIn(), "": NormalPrior(2.0), "0.bias": 3})
+    assert prior_scales(model) == {"0.weight": 2.0, "0.bias": 3.0, "2.weight": 0.5, "2.bias": 1.0}
+
+
+def test_a_number_is_short_for_a_normal_prior() -> None:
+    models = [bayesianize(small_network(3, 1), Gaussian(), prior_scale=prior) for prior in (2.5, NormalPrior(2.5))]
+    theta = noise(2, 21)
+    assert torch.equal(*(BatchedPotential(model, X, SIGNAL).value(theta) for model in models))
+
+
+def test_a_prior_follows_the_modules_precision() -> None:
+    model = bayesianize(small_network(3, 1).float(), Gaussian(), prior_scale=FanIn())
+    assert model.double().prior("0.weight").sample().dtype == torch.float64
+
+
+def test_what_a_prior_samples_is_inferred_with_the_weights() -> None:
+    model = bayesianize(small_network(3, 1), Gaussian(), prior_scale={"2": Horseshoe(), "": 1.0})
+    potential = BatchedPotential(model, X, SIGNAL)
+    assert potential.sites.names == ("0.weight", "0.bias", "2.weight.scale", "2.weight", "2.bias.scale", "2.bias")
+    values = potential.unflatten(noise(3, potential.dim))
+    assert predict(model, values, X).mean.shape == (12, 1)
+    scale, weight, bias = (values[f"2.{name}"] for name in ("weight.scale", "weight", "bias"))
+    terms = [
+        dist.Normal(0.0, 1.0).log_prob(values["0.weight"]).sum((1, 2)),
+        dist.Normal(0.0, 1.0).log_prob(values["0.bias"]).sum(1),
+        dist.HalfCauchy(1.0).log_prob(scale) + scale.log(),
+        dist.HalfCauchy(1.0).log_prob(values["2.bias.scale"]) + values["2.bias.scale"].log(),
+        dist.Normal(0.0, scale[:, None, None]).log_prob(weight).sum((1, 2)),
+        dist.Normal(0.0, values["2.bias.scale"][:, None]).log_prob(bias).sum(1),
+    ]
+    torch.testing.assert_close(potential.energy_parts(noise(3, potential.dim))[0], -sum(terms))
+
+
 # ----------------------------------------------------------------------------------------- with Pyro
 
 
@@ -423,6 +507,22 @@ def test_complex_parameters_are_refused_by_name() -> None:
 @pytest.mark.parametrize("scale", [0, -1.0, float("nan"), float("inf")])
 def test_a_prior_scale_that_is_not_positive_is_refused_by_name(scale: float) -> None:
     refused("prior scale of '0.weight' must be positive and finite", prior_scale={"0.weight": scale, "": 1.0})
+
+
+def test_a_normal_prior_that_has_no_width_is_refused() -> None:
+    with pytest.raises(ValueError, match="scale must be positive and finite, got -1"):
+        NormalPrior(-1)
+
+
+class ToTheModel(Prior):
+    """Takes the whole module to be one parameter."""
+
+    def distribution(self, name: str, value: Tensor) -> Any:
+        return dist.Normal(torch.zeros(7), 1.0)
+
+
+def test_a_prior_that_does_not_fit_is_refused_by_name_and_shape() -> None:
+    refused(r"prior of '2\.weight' does not fit its shape \(1, 4\)", prior_scale={"2": ToTheModel(), "": 1.0})
 
 
 def test_prefixes_that_leave_parameters_out_are_refused_with_their_names() -> None:

@@ -6,6 +6,7 @@ To add here: a likelihood or a prior, one class each.
 
 from .likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
 from .network import BayesianNetwork, bayesianize
+from .priors import NormalPrior, Prior
 from .sites import Site, Sites
 
 __all__ = [
@@ -15,7 +16,9 @@ __all__ = [
     "Gaussian",
     "HeteroscedasticGaussian",
     "Likelihood",
+    "NormalPrior",
     "Poisson",
+    "Prior",
     "Site",
     "Sites",
     "bayesianize",

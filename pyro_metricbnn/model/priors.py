@@ -1,0 +1,121 @@
+"""What a network's parameters may be before data are seen.
+
+In: a parameter's name and value.  Out: a Pyro distribution of its shape, on its device and with its dtype.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+from ..runtime.arguments import WrongTypeError, check_number
+
+
+class Prior(ABC):
+    """The prior of a network's parameters: a new one is one more class with `distribution`.
+
+    Example:
+        >>> class FanIn(Prior):
+        ...     def distribution(self, name, value):
+        ...         return dist.Normal(value.new_zeros(()), value[0].numel() ** -0.5)
+        >>> bayesianize(nn.Linear(4, 1), Gaussian(), prior_scale=FanIn()).prior("weight").variance
+        tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
+    """
+
+    @abstractmethod
+    def distribution(self, name: str, value: Tensor) -> Any:
+        """The Pyro distribution of the parameter `name`; of `value` count shape, device and dtype.
+
+        Its batch and event shapes broadcast to the parameter's: one number's distribution is that of each. It is
+        called whenever the model runs, so that what it draws by pyro.sample is a latent site of the model too.
+        """
+
+    def of(self, name: str, value: Tensor) -> Any:
+        """The same as one event of the parameter's shape."""
+        prior, shape = self.distribution(name, value), value.shape
+        try:
+            missing = len(shape) - len(prior.event_shape)
+            filled = prior.expand(shape[:missing]).to_event(missing) if missing else prior
+            if filled.event_shape == shape and not filled.batch_shape:
+                return filled
+        except (AttributeError, RuntimeError, ValueError):
+            pass
+        raise ValueError(
+            f"the prior of {name!r} does not fit its shape {tuple(shape)}: got {prior!r}. "
+            "Return a Pyro distribution whose batch and event shapes broadcast to it."
+        )
+
+
+@dataclass(frozen=True)
+class NormalPrior(Prior):
+    """Normal around zero, with one standard deviation."""
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_number("scale", self.scale, "it is the prior's standard deviation.")
+
+    def distribution(self, name: str, value: Tensor) -> Any:
+        return dist.Normal(value.new_zeros(()), value.new_full((), float(self.scale)))
+
+
+@dataclass(frozen=True)
+class GivenPrior(Prior):
+    """A distribution that stays what it is: what a user's function has returned, which is called once."""
+
+    given: Any
+
+    def distribution(self, name: str, value: Tensor) -> Any:
+        return self.given
+
+
+PriorScale = float | Prior | Mapping[str, float | Prior] | Callable[[str, torch.Size], Any]
+
+
+def priors_of(prior_scale: PriorScale, parameters: Mapping[str, Tensor]) -> dict[str, Prior]:
+    """The prior of each parameter by name, checked to fit it."""
+    if isinstance(prior_scale, torch.distributions.Distribution):
+        raise ValueError(f"prior_scale is a distribution: pass lambda name, shape: {prior_scale!r} to use it for all.")
+    given: dict[str, Any]
+    if isinstance(prior_scale, Mapping):
+        given = _by_prefix(prior_scale, parameters)
+    elif callable(prior_scale) and not isinstance(prior_scale, Prior):
+        given = {name: GivenPrior(prior_scale(name, value.shape)) for name, value in parameters.items()}
+    else:
+        given = dict.fromkeys(parameters, prior_scale)
+    for name, prior in given.items():
+        if not isinstance(prior, Prior):
+            check_number(f"the prior scale of {name!r}", prior, "it is a standard deviation.")
+            given[name] = NormalPrior(float(prior))
+        given[name].of(name, parameters[name])
+    return given
+
+
+def _by_prefix(prior_scale: Mapping[str, float | Prior], names: Iterable[str]) -> dict[str, Any]:
+    if not all(isinstance(prefix, str) for prefix in prior_scale):
+        raise WrongTypeError(f"prior_scale must have prefixes of parameter names as keys, got {list(prior_scale)}.")
+    given: dict[str, Any] = dict.fromkeys(names)
+    for prefix in sorted(prior_scale, key=len):  # the longest prefix has the last word
+        given.update(dict.fromkeys(below(given, prefix), prior_scale[prefix]))
+    missing = [name for name, prior in given.items() if prior is None]
+    if missing:
+        raise ValueError(
+            f"prior_scale has no scale for {', '.join(missing)}. Add their prefixes, or '' for all the rest."
+        )
+    return given
+
+
+def below(names: Iterable[str], prefix: str) -> list[str]:
+    """Names below a module path; failing that, names that begin with the letters of the prefix."""
+    path = prefix.rstrip(".")
+    found = [name for name in names if name == path or name.startswith(path + ".") or not path]
+    found = found or [name for name in names if name.startswith(prefix)]
+    if not found:
+        raise ValueError(f"no parameter is named {prefix!r} or below it. The module has {', '.join(names)}.")
+    return found
