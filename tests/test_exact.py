@@ -9,7 +9,8 @@ from torch import Tensor
 
 from pyro_metricbnn import BatchedPotential, find_map, k_hat
 from pyro_metricbnn.comparison.evidence import leave_one_out
-from pyro_metricbnn.predictions.pointwise import Pointwise, find_layout
+from pyro_metricbnn.model.structure import find_layout
+from pyro_metricbnn.predictions.pointwise import Pointwise
 
 NUM_ROWS, NUM_COLUMNS, NOISE, PRIOR = 25, 3, 0.7, 2.0
 GENERATOR = torch.Generator().manual_seed(5)

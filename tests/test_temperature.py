@@ -19,7 +19,8 @@ from pyro_metricbnn import (
     bayesianize,
     choose_temperature,
 )
-from pyro_metricbnn.predictions.pointwise import Pointwise, find_layout
+from pyro_metricbnn.model.structure import find_layout
+from pyro_metricbnn.predictions.pointwise import Pointwise
 from pyro_metricbnn.refiners.steer import Steer
 
 from .runs import X, Y, hierarchical, regression

@@ -14,12 +14,12 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions.utils import broadcast_all
 
-from ..model.sites import Sites, changing
+from ..model.sites import Sites
+from ..model.structure import changing, kind_of
 from ..runtime.threads import in_turn
 
 
@@ -34,17 +34,13 @@ class ScaleObservations(Messenger):
         frames = msg["cond_indep_stack"]
         if not msg["is_observed"] or any(frame.full_size not in (None, frame.size) for frame in frames):
             return  # a plate(size=, subsample=) has scaled it already
-        in_plate = any(frame.size == self.size for frame in frames)
-        value = msg["value"]
-        if in_plate or (torch.is_tensor(value) and value.dim() > 0 and len(value) == self.size):
+        rows = msg["value"].shape[:1] if torch.is_tensor(msg["value"]) else ()
+        if self.size in (*rows, *(frame.size for frame in frames)):
             msg["scale"] = msg["scale"] * self.factor
 
 
 class LastSite(Messenger):
-    """Remember the site that the model came to last, for error texts; refuse one that was not there before.
-
-    Latent sites come here with the values that they are to have, so that one without is new.
-    """
+    """Remember the site that the model came to last, for error texts; refuse one without a value, which is new."""
 
     def __init__(self, sites: Sites) -> None:
         super().__init__()
@@ -58,7 +54,7 @@ class LastSite(Messenger):
 
     def _pyro_sample(self, msg: Any) -> None:
         self.name = name = msg["name"]
-        if not msg["is_observed"] and not site_is_subsample(msg):
+        if kind_of(msg) == "latent":
             raise ValueError(changing(str(name)))
         if name in self._shapes and msg["fn"].shape() != self._shapes[name]:
             self.changed = name

@@ -5,16 +5,17 @@ In: a BatchedPotential.  Out: `PriorUnits`, center (D,) and scale (D,).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from pyro import poutine
 from torch import Tensor
-from torch.func import vmap
 
 from ..model.sites import Site, check_structure
+from ..model.structure import Node
+from ..runtime.each_draw import for_each
+from ..runtime.out_of_memory import is_out_of_memory
 from .handlers import Unvalidated
 from .potential import BatchedPotential
 
@@ -49,18 +50,15 @@ def prior_units(potential: BatchedPotential) -> PriorUnits:
         tensor([3., 3., 3.])
     """
     first, second = _prior_trace(potential), _prior_trace(potential)
-    draws: dict[str, Tensor] | None = None
-    centers, scales = [], []
+    draws: dict[str, Tensor] = {}
+    found = []
     for site in potential.sites.sites:
-        node = first.nodes[site.name]
-        if _is_fixed(node, second.nodes[site.name]):
-            center, scale = _of_distribution(site, node["fn"])
+        if _is_fixed(first.nodes[site.name], second.nodes[site.name]):
+            found.append(_of_distribution(site, first.nodes[site.name]["fn"]))
         else:
-            draws = draws if draws is not None else _prior_draws(potential)
-            center, scale = _of_draws(site, draws[site.name])
-        centers.append(center.reshape(-1))
-        scales.append(scale.reshape(-1))
-    return PriorUnits(torch.cat(centers).detach(), torch.cat(scales).detach())
+            draws = draws or _prior_draws(potential)
+            found.append(_of_draws(site, draws[site.name]))
+    return PriorUnits(*(torch.cat([one.reshape(-1) for one in each]).detach() for each in zip(*found, strict=True)))
 
 
 def _prior_trace(potential: BatchedPotential) -> poutine.Trace:
@@ -71,20 +69,17 @@ def _prior_trace(potential: BatchedPotential) -> poutine.Trace:
     return trace
 
 
-def _is_fixed(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
+def _is_fixed(one: Node, two: Node) -> bool:
     """Whether a site's prior does not depend on other sites: it gives one value the same density twice."""
-    densities = [node["fn"].log_prob(one["value"]) for node in (one, two)]
-    return torch.equal(*densities)
+    return torch.equal(one["fn"].log_prob(one["value"]), two["fn"].log_prob(one["value"]))
 
 
 def _of_distribution(site: Site, prior: Any) -> tuple[Tensor, Tensor]:
     if site.shape == site.unconstrained_shape and prior.support.event_dim == len(prior.event_shape):
         try:
-            value = prior.mean.expand(site.shape)
-            free = site.transform.inv(value)
-            deviation = prior.variance.sqrt().expand(site.shape)
-            if torch.equal(free, value) and bool((value.isfinite() & deviation.isfinite()).all()):
-                return free, _sound(deviation)
+            value, deviation = prior.mean.expand(site.shape), prior.variance.sqrt().expand(site.shape)
+            if torch.equal(site.transform.inv(value), value) and bool((value + deviation).isfinite().all()):
+                return value, _sound(deviation)
         except (NotImplementedError, RuntimeError, ValueError):
             pass
     return _of_draws(site, prior.sample((NUM_DRAWS,)))
@@ -110,7 +105,8 @@ def _prior_draws(potential: BatchedPotential) -> dict[str, Tensor]:
 
     numbers = torch.arange(NUM_DRAWS, device=potential.sites.device)
     try:
-        return vmap(draw, randomness="different")(numbers)
-    except RuntimeError:  # a sampler without a batching rule
-        rows = [draw(number) for number in numbers]
-        return {name: torch.stack([row[name] for row in rows]) for name in potential.sites.names}
+        return for_each(draw, numbers)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    return for_each(draw, numbers, chunk_size=1)

@@ -14,7 +14,8 @@ from pyro.infer.autoguide import AutoContinuous
 from pyro.infer.autoguide.initialization import init_to_uniform
 from torch import Tensor
 
-from ..model.sites import Model, Sites
+from ..model.sites import Sites
+from ..model.structure import Model
 from ..runtime.arguments import check_count, check_part, check_type
 from ..runtime.threads import in_turn
 
