@@ -58,7 +58,8 @@ def prior_units(potential: BatchedPotential) -> PriorUnits:
         else:
             draws = draws or _prior_draws(potential)
             found.append(_of_draws(site, draws[site.name]))
-    return PriorUnits(*(torch.cat([one.reshape(-1) for one in each]).detach() for each in zip(*found, strict=True)))
+    center, scale = (torch.cat([one.reshape(-1) for one in each]).detach() for each in zip(*found, strict=True))
+    return PriorUnits(center, torch.where(scale.isfinite() & (scale > 0), scale, 1.0))
 
 
 def _prior_trace(potential: BatchedPotential) -> poutine.Trace:
@@ -79,7 +80,7 @@ def _of_distribution(site: Site, prior: Any) -> tuple[Tensor, Tensor]:
         try:
             value, deviation = prior.mean.expand(site.shape), prior.variance.sqrt().expand(site.shape)
             if torch.equal(site.transform.inv(value), value) and bool((value + deviation).isfinite().all()):
-                return value, _sound(deviation)
+                return value, deviation
         except (NotImplementedError, RuntimeError, ValueError):
             pass
     return _of_draws(site, prior.sample((NUM_DRAWS,)))
@@ -89,11 +90,7 @@ def _of_draws(site: Site, draws: Tensor) -> tuple[Tensor, Tensor]:
     """Median, and half the width of the middle 68 %, in unconstrained space."""
     free = site.transform.inv(draws)
     low, middle, high = (free.nan_to_num().quantile(q, dim=0) for q in (0.16, 0.5, 0.84))
-    return middle, _sound((high - low) / 2)
-
-
-def _sound(scale: Tensor) -> Tensor:
-    return torch.where(scale.isfinite() & (scale > 0), scale, torch.ones_like(scale))
+    return middle, (high - low) / 2
 
 
 def _prior_draws(potential: BatchedPotential) -> dict[str, Tensor]:

@@ -1,7 +1,6 @@
 """The latent sites of a Pyro model as one flat vector without constraints.
 
-In: a model and its arguments.  Out: `Sites`, which takes named, constrained values to theta (..., D)
-and back, and a trace that shows what the model observes.
+In: a model and its arguments.  Out: `Sites`, which takes named, constrained values to theta (..., D) and back.
 """
 
 from __future__ import annotations

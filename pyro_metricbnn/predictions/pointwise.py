@@ -47,21 +47,13 @@ class NewObservations(Messenger):
 
 @dataclass(frozen=True)
 class Pointwise:
-    """A model at its data, asked about many draws.
-
-    Args:
-        model: The Pyro model.
-        args: Its arguments, observations included.
-        kwargs: Its keyword arguments.
-        layout: Its sites.
-        chunk_size: At most so many draws at once; None for what memory should hold.
-    """
+    """A model at its data, asked about many draws."""
 
     model: Model
-    args: tuple[Any, ...]
+    args: tuple[Any, ...]  # the model's, observations included
     kwargs: Mapping[str, Any]
     layout: Layout
-    chunk_size: int | None = None
+    chunk_size: int | None = None  # at most so many draws at once; None for what memory should hold
 
     def given_data(self, draws: Draws) -> tuple[Draws, Draws]:
         """The log-likelihood of each observation (S, *batch shape), and the deterministic sites (S, ...)."""
@@ -94,9 +86,8 @@ class Pointwise:
 
     def _each(self, function: Callable[[Draws], Draws], draws: Draws) -> Draws:
         """The function of all draws, on the CPU, from chunks that memory should hold."""
-        layout = self.layout
-        sizes = [s.size.numel() for s in (layout.latent | layout.deterministic | layout.observed).values()]
-        guess = min(max(1, NUMBERS_AT_ONCE // max(1, NUMBERS_A_SITE * sum(sizes))), 1000)
+        shapes = (self.layout.latent | self.layout.deterministic | self.layout.observed).values()
+        guess = min(max(1, NUMBERS_AT_ONCE // max(1, NUMBERS_A_SITE * sum(s.size.numel() for s in shapes))), 1000)
 
         def on_cpu(values: Draws) -> Draws:
             return {name: value.cpu() for name, value in function(values).items()}
