@@ -23,7 +23,7 @@ from torch.func import functional_call, vmap
 from tqdm import tqdm
 
 from pyro_metricbnn import BatchedPotential, Categorical, bayesianize
-from pyro_metricbnn.refiners.steer import ValueAndGrad
+from pyro_metricbnn.refiners.dynamics import ValueAndGrad
 
 from .cold_start import networks, train_all
 from .datasets import UCI, Problem, uci

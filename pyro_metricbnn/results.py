@@ -42,6 +42,7 @@ class Results:
     """What a run found; `MetricBNN` is the run."""
 
     kernel: DriftRefineKernel
+    tube_scale: float | None
     _trajectories: Trajectories | None = None
     _fitted: Fitted | None = None
 

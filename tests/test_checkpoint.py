@@ -329,7 +329,7 @@ def test_a_saved_posterior_is_no_checkpoint(path: Path) -> None:
         walk("steer", path)
 
 
-@pytest.mark.parametrize("part", ["step", "alive", "particles", "record", "ground", "potential", "random", "energy"])
+@pytest.mark.parametrize("part", ["step", "particles", "record", "ground", "potential", "random", "energy"])
 def test_a_checkpoint_that_makes_no_sense_is_refused(part: str, path: Path) -> None:
     path.write_bytes(finished("minibatches"))
     changed = {"theta": 3} if part in ("particles", "random") else 7

@@ -21,7 +21,7 @@ from pyro_metricbnn import AutoencoderMap, KernelMap, MetricBNN, Trajectories, f
 from pyro_metricbnn.energy.potential import BatchedPotential
 from pyro_metricbnn.files import storage
 from pyro_metricbnn.walk import map_search
-from pyro_metricbnn.walk.trajectories import Recorder
+from pyro_metricbnn.walk.record import Recorder
 
 from .killed import INTERRUPTIONS, KINDS, NUM_STEPS, X, Y, arguments, folder_of, kernel, network, walked
 

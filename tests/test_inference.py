@@ -1,5 +1,8 @@
 """Claims about the front door."""
 
+from pathlib import Path
+
+import pyro
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -30,12 +33,87 @@ def test_draws_have_the_spread_of_the_walk(metric: MetricBNN) -> None:
     assert float(g.mean() / f.mean()) == pytest.approx(1.0, abs=0.15)
 
 
-def test_the_summary_and_diagnostics_are_mcmcs(metric: MetricBNN, capsys: pytest.CaptureFixture[str]) -> None:
-    metric.summary()
+def test_the_summary_of_a_model_is_mcmcs(groups: MetricBNN, capsys: pytest.CaptureFixture[str]) -> None:
+    groups.summary()
     assert "r_hat" in capsys.readouterr().out
+
+
+def test_the_summary_of_a_network_is_by_site_and_by_function_value(
+    metric: MetricBNN, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metric.summary()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert lines[-1].startswith("R-hat of 40 function values")
+    assert len(lines) == 8
+
+
+def test_the_diagnostics_are_mcmcs(metric: MetricBNN) -> None:
     diagnostics = metric.diagnostics()
     assert diagnostics["frozen"] == []
     assert set(diagnostics["2.bias"]) == {"n_eff", "r_hat"}
+
+
+def test_reprs_are_one_line_that_says_what_there_is(metric: MetricBNN) -> None:
+    assert repr(metric) == "MetricBNN(5 walks of 30 points, D = 25, KernelMap)"
+    assert (
+        repr(MetricBNN(hierarchical, effort=0.5))
+        == "MetricBNN(20 particles, Steer(effort=0.5), KernelMap, not run yet)"
+    )
+    assert repr(metric.trajectories) == "Trajectories(5 walks of 30 points, D = 25)"
+
+
+def test_effort_is_reached_from_the_front_door() -> None:
+    assert MetricBNN(hierarchical, effort=4.0).kernel.refiner == Steer(effort=4.0)
+    assert MetricBNN(hierarchical, refiner=Steer(path=2.0), effort=4.0).kernel.refiner == Steer(path=2.0, effort=4.0)
+    with pytest.raises(ValueError, match="effort is a knob of Steer"):
+        MetricBNN(hierarchical, refiner="adam", effort=4.0)
+
+
+def test_two_runs_of_one_kernel_keep_their_own_data(tmp_path: Path) -> None:
+    kernel = DriftRefineKernel(regression(), refiner=Steer(path=2), num_steps=5)
+    first = MetricBNN(kernel, num_particles=3).run(X, Y, progress=False)
+    second = MetricBNN(kernel, num_particles=3).run(X[:10], Y[:10], progress=False)
+    assert [len(run.trajectories.arguments[0][0]) for run in (first, second)] == [40, 10]
+    assert first.to_arviz()["log_likelihood"]["obs"].shape[2:] == (40,)
+    first.save(tmp_path / "first.safetensors")
+    loaded = MetricBNN.load(tmp_path / "first.safetensors", regression())
+    assert torch.equal(loaded.trajectories.arguments[0][0], X)
+    pyro.set_rng_seed(5)
+    refined = first.draw(4, num_refinements=2)["2.bias"]
+    alone = MetricBNN.from_walk(kernel, first.trajectories, progress=False)
+    pyro.set_rng_seed(5)
+    assert torch.equal(alone.draw(4, num_refinements=2)["2.bias"], refined)
+
+
+def test_a_loaded_minibatch_run_does_not_pass_one_batch_off_as_all_the_data(tmp_path: Path) -> None:
+    kernel = DriftRefineKernel(regression(), refiner=Steer(path=2), num_steps=5)
+    MetricBNN(kernel, num_particles=3).run(X, Y, batch_size=16, progress=False).save(tmp_path / "run.safetensors")
+    loaded = MetricBNN.load(tmp_path / "run.safetensors", regression())
+    with pytest.raises(ValueError, match="took its data in batches"):
+        loaded.to_arviz()
+    assert loaded.to_arviz(X, Y)["log_likelihood"]["obs"].shape[2:] == (40,)
+
+
+def test_joined_walks_have_one_posterior() -> None:
+    kernel = DriftRefineKernel(regression(), refiner=Steer(path=2), num_steps=5)
+    walks = [kernel.walk(X, Y, num_particles=n, progress=False) for n in (2, 3)]
+    metric = MetricBNN.from_walk(kernel, walks[0].join(walks[1]), progress=False)
+    assert metric.trajectories.thetas.shape[:2] == (5, 6)
+    assert metric.latent_map.num_segments == 5
+    with pytest.raises(ValueError, match="the same sites and as many points"):
+        walks[0].join(walks[1].thinned(2))
+
+
+def test_a_walk_takes_an_energy_in_place_of_arguments() -> None:
+    kernel = DriftRefineKernel(regression(), refiner=Steer(path=2), num_steps=5)
+    potential = BatchedPotential(kernel.model, X, Y)
+    walk = kernel.walk(potential=potential, num_particles=2, progress=False)
+    assert walk.arguments == ((X, Y), {})
+    with pytest.raises(ValueError, match="pass it, or them, not both"):
+        kernel.walk(X, Y, potential=potential)
+    with pytest.raises(ValueError, match="of another model"):
+        kernel.walk(potential=BatchedPotential(regression(), X, Y))
 
 
 def test_a_loader_runs_end_to_end() -> None:

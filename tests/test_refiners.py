@@ -269,8 +269,22 @@ def test_a_walk_goes_twice_as_far_where_its_gradients_are_few_and_no_further_whe
 def test_a_large_network_does_not_walk_further_than_six_radii() -> None:
     scale = torch.ones(200_000)
     ground = Ground(BatchedPotential(standard(2)), torch.zeros_like(scale), scale, 10, 4)
-    ground.__dict__["curvature"] = 1000.0  # a cached property: 200,000 coordinates would take long to look at
+    ground.measured["curvature"] = 1000.0  # 200,000 coordinates would take long to look at
     assert Steer().plan.length(ground) == pytest.approx(6 * 200_000**0.5)
+
+
+def test_no_plan_jumps_from_one_size_to_the_next() -> None:
+    def plans(dim: int) -> list[float]:
+        ground = Ground(BatchedPotential(standard(2)), torch.zeros(dim), torch.ones(dim), 100, 4)
+        ground.measured.update(curvature=1000.0, posterior_scale=ground.scale)
+        steer = Steer()
+        lengths = [steer.plan.length(ground), 1 + steer.plan.approach_length(ground)]
+        return [*lengths, steer.step.least(ground), steer.step.largest(ground), 1 / steer.plan._most_gradients(ground)]
+
+    sizes = range(140, 311)
+    steps = [zip(plans(dim), plans(dim + 1), strict=True) for dim in sizes]
+    changes = torch.tensor([[abs(b - a) / max(a, b, 1e-5) for a, b in pair] for pair in steps])
+    assert float(changes.max()) < 0.05
 
 
 def test_a_walk_on_a_sharp_energy_ends_before_it_takes_no_end_of_gradients() -> None:

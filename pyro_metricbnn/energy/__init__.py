@@ -6,7 +6,15 @@ To add here: a gradient estimator, or a way to run the energy; nothing above kno
 
 from .execution import Execution
 from .minibatches import Minibatches, MinibatchPotential
-from .potential import BatchedPotential
+from .potential import BatchedPotential, GradientEstimator
 from .prior_units import PriorUnits, prior_units
 
-__all__ = ["BatchedPotential", "Execution", "MinibatchPotential", "Minibatches", "PriorUnits", "prior_units"]
+__all__ = [
+    "BatchedPotential",
+    "Execution",
+    "GradientEstimator",
+    "MinibatchPotential",
+    "Minibatches",
+    "PriorUnits",
+    "prior_units",
+]

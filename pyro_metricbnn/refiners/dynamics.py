@@ -96,10 +96,5 @@ def steered(ground: Ground, particles: Particles, length: float, decoherence: fl
         *rest, error = step(*state, noise, ground.posterior_scale, eps, nu if due else 0.0)
         state, squares = tuple(rest), squares + error**2
     theta, drift, energy, grad, padding = state
-    moved = replace(
-        p,
-        **{"theta": theta, "drift": drift, "energy": energy, "grad": grad, "own": {"padding": padding}},
-        path=p.path + length,
-        num_gradients=p.num_gradients + num_steps,
-    )
-    return moved, squares / num_steps
+    moved = replace(p, theta=theta, drift=drift, energy=energy, grad=grad, own={"padding": padding})
+    return replace(moved, path=p.path + length, num_gradients=p.num_gradients + num_steps), squares / num_steps

@@ -137,7 +137,7 @@ class Particles:
         if bool(good.all()):
             return self  # not a copy: of a large model each is as large as N networks
 
-        def chosen(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        def chosen(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> dict[str, Any]:
             rows = {name: good.reshape(-1, *[1] * (value.dim() - 1)) for name, value in mine.items()}
             return {name: torch.where(rows[name], value, theirs[name]) for name, value in mine.items()}
 

@@ -6,6 +6,7 @@ To change here: where a walk leaves from, what is recorded of it, how it goes on
 
 from .kernel import DriftRefineKernel
 from .map_search import MapEstimate, find_map
+from .options import WalkOptions
 from .trajectories import Trajectories
 
-__all__ = ["DriftRefineKernel", "MapEstimate", "Trajectories", "find_map"]
+__all__ = ["DriftRefineKernel", "MapEstimate", "Trajectories", "WalkOptions", "find_map"]

@@ -11,7 +11,7 @@ import hashlib
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -27,9 +27,9 @@ from ..refiners.refiner import Refiner
 from ..refiners.state import Ground, Particles
 from ..runtime.arguments import check_number
 from ..runtime.randomness import random_state, set_random_state
+from .options import WalkOptions
 from .record import Recorder
 
-NewRecord = Callable[[Ground, Tensor], Recorder]  # from the ground and the energies (N,) at the MAP
 MOST_STEPS = 1e7  # between two recorded points: more than any walk takes
 SAME_ENERGY = 1e-4  # in parts of it: the rounding of another machine is less, another prior or noise far more
 
@@ -76,12 +76,12 @@ class Checkpoint:
 
     @classmethod
     @contextmanager
-    def opened(cls, path: FilePath | None, every: float) -> Iterator[Checkpoint | None]:
-        """The checkpoint at a path, for this process alone while it is open; None without a path."""
-        if path is None:
+    def opened(cls, options: WalkOptions) -> Iterator[Checkpoint | None]:
+        """The checkpoint of a walk, for this process alone while it is open; None where there is none."""
+        if options.checkpoint is None:
             yield None
             return
-        checkpoint = cls(path, every)
+        checkpoint = cls(options.checkpoint, options.checkpoint_every)
         with locked(checkpoint.path):
             yield checkpoint
 
@@ -189,14 +189,14 @@ def saved_ground(content: Content, potential: BatchedPotential, num_steps: int, 
     return Ground(potential, found["theta_star"], found["scale"], num_steps, num_particles, measured)
 
 
-def saved_state(content: Content, ground: Ground, make_record: NewRecord, refiner: Refiner, thin: int) -> WalkState:
+def saved_state(content: Content, ground: Ground, refiner: Refiner, options: WalkOptions) -> WalkState:
     """Where the walk was; the minibatches and all generators are set to go on from there."""
     step = content.value("step", int)
     if not 0 <= step <= ground.num_steps:
         raise content.wrong("step", f"from 0 to {ground.num_steps}")
     particles = _saved_particles(content.part("particles"), ground, refiner)
-    record = make_record(ground, particles.energy)
-    record.restore(content.part("record"), step // thin)
+    record = Recorder(ground, refiner, particles.energy, options)
+    record.restore(content.part("record"), step // options.thin)
     ground.potential.restore(content.part("potential"))
     _check_energy(content, ground)
     set_random_state(content.value("random", dict))

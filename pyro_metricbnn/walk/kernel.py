@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,19 +18,18 @@ from ..energy.curvature import smallness
 from ..energy.minibatches import potential_of
 from ..energy.potential import BatchedPotential
 from ..energy.prior_units import prior_units
-from ..files.storage import FilePath
 from ..model.structure import Model
 from ..refiners.named import named_refiner
 from ..refiners.refiner import Refiner
 from ..refiners.state import Ground, Particles
-from ..runtime.arguments import check_count, check_mapping, check_model, check_number, check_type
+from ..runtime.arguments import check_count, check_model, check_number, check_type
 from .checkpoint import Checkpoint, described, saved_ground, saved_state
-from .loop import advance, at_the_map, go_on, leave, new_record, relax
-from .map_search import MAX_ITERATIONS, find_map, given_point
-from .trajectories import Trajectories, check_storage
+from .loop import advance, at_the_map, go_on, leave, relax
+from .map_search import find_map, given_point
+from .options import WalkOptions
+from .trajectories import Trajectories
 
 SEARCH_CALLS = 100  # about what a search for the MAP and the curvature there take on a network
-Params = Mapping[str, Tensor]
 
 
 class DriftRefineKernel(MCMCKernel):
@@ -61,6 +58,11 @@ class DriftRefineKernel(MCMCKernel):
         >>> MCMC(kernel, num_samples=5, warmup_steps=2, disable_progbar=True).run(x, y)
     """
 
+    transforms: dict[str, Any] | None  # what Pyro's MCMC asks for; the others are of the chain that it walks
+    _energy: BatchedPotential | None
+    _chain: tuple[Ground, Particles] | None
+    _given: dict[str, Tensor] | None
+
     def __init__(
         self,
         model: Model,
@@ -81,7 +83,7 @@ class DriftRefineKernel(MCMCKernel):
         check_number("temperature", temperature, "1 is the model's own.")
         self.model = model
         self.refiner = named_refiner(refiner, effort)
-        self._num_steps = num_steps
+        self.num_steps = num_steps if num_steps is not None else self.refiner.num_points
         self.temperature = temperature
         self.compile = compile
         self.chunk_size = chunk_size
@@ -90,30 +92,9 @@ class DriftRefineKernel(MCMCKernel):
     def __repr__(self) -> str:
         return f"DriftRefineKernel({self.refiner}, num_steps={self.num_steps}, temperature={self.temperature:g})"
 
-    @property
-    def num_steps(self) -> int:
-        """T."""
-        return self._num_steps if self._num_steps is not None else self.refiner.num_points
-
     # ------------------------------------------------------------------------------ N particles
 
-    def walk(
-        self,
-        *args: Any,
-        num_particles: int = 20,
-        potential: BatchedPotential | None = None,
-        initial_params: Params | None = None,
-        map_params: Params | None = None,
-        max_iterations: int = MAX_ITERATIONS,
-        batch_size: int | None = None,
-        thin: int = 1,
-        storage_dtype: torch.dtype | None = None,
-        storage_device: torch.device | str | None = None,
-        checkpoint: FilePath | None = None,
-        checkpoint_every: float = 60.0,
-        progress: bool = True,
-        **kwargs: Any,
-    ) -> Trajectories:
+    def walk(self, *args: Any, **settings: Any) -> Trajectories:
         """Walk N particles for T steps.
 
         With a `checkpoint` a walk that was killed goes on, when it is called again in the same way, to the bits of an
@@ -125,94 +106,68 @@ class DriftRefineKernel(MCMCKernel):
 
         Args:
             *args: The model's arguments, or a DataLoader of batches of them.
-            num_particles: N.
-            potential: The energy to walk on, in place of arguments: one with another gradient estimator, say.
-            initial_params: Constrained values to start the MAP search from.
-            map_params: Constrained values to leave from as they are, without a search.
-            max_iterations: Of the search for the MAP.
-            batch_size: Take minibatches of this many rows of the arguments.
-            thin: Record only every so many steps.
-            storage_dtype: Precision of the record, for large D (torch.float16 halves it).
-            storage_device: Where the record is kept, for large D ("cpu").
-            checkpoint: A file to write the state of the walk to and, if it is there, to go on from. It stays when the
-                walk is over: delete it, or take another path, to walk anew. It is for one process at a time; a second
-                is refused.
-            checkpoint_every: Seconds between two writes; 0 to write at each step.
-            progress: Show progress bars.
-            **kwargs: The model's keyword arguments.
+            **settings: The options of `pyro_metricbnn.walk.WalkOptions` (`num_particles`, `potential`,
+                `initial_params`, `map_params`, `max_iterations`, `batch_size`, `thin`, `storage_dtype`,
+                `storage_device`, `checkpoint`, `checkpoint_every`, `progress`), and the model's keyword arguments.
         """
-        check_count("num_particles", num_particles, "without a particle nothing walks. The default is 20.")
-        self._check_record(thin, storage_dtype, storage_device)
-        self._check_start(initial_params, map_params)
-        check_count("max_iterations", max_iterations, "the search takes some.")
-        with Checkpoint.opened(checkpoint, checkpoint_every) as file:
-            potential = self._given_potential(potential, args, kwargs, batch_size, keeps_place=file is not None)
+        options, kwargs = WalkOptions.split(settings)
+        if options.thin > self.num_steps:
+            raise ValueError(f"thin must be from 1 to num_steps = {self.num_steps}, got {options.thin}.")
+        with Checkpoint.opened(options) as file:
+            potential = self._energy_of(args, kwargs, options, keeps_place=file is not None)
             arguments = (potential.args, dict(potential.kwargs))
-            make_record = partial(new_record, self.refiner, thin, storage_dtype, storage_device)
-            saved = None
-            if file is not None:
-                numbers = {"num_particles": num_particles, "thin": thin, "storage_dtype": str(storage_dtype)}
-                start_from = map_params if map_params is not None else initial_params
-                saved = file.find({**numbers, **self._settings(potential, start_from)})
+            saved = file.find(self._described(potential, options)) if file is not None else None
             if saved is not None:
-                ground = self._planned(saved_ground(saved, potential, self.num_steps, num_particles))
-                state = saved_state(saved, ground, make_record, self.refiner, thin)
+                ground = self._planned(saved_ground(saved, potential, self.num_steps, options.num_particles))
+                state = saved_state(saved, ground, self.refiner, options)
             else:
-                if smallness(potential.dim) < 1:  # worth tracing from the first call on; small models' calls are cheap
-                    mode = "trace" if self.compile is False else "auto"
-                    potential = potential.using(mode=mode, expected_calls=SEARCH_CALLS, chunk_size=self.chunk_size)
-                theta_star, scale = _leaving_from(potential, initial_params, map_params, max_iterations, progress)
-                ground = self._planned(Ground(potential, theta_star, scale, self.num_steps, num_particles))
-                ground, state = leave(ground, self.refiner, make_record)
-            walk = go_on(ground, self.refiner, state, thin, file, progress)
+                ground = self._planned(self._ground(potential, options))
+                ground, state = leave(ground, self.refiner, options)
+            walk = go_on(ground, self.refiner, state, options, file)
         ground = replace(ground, measured={**ground.measured, "step_size": state.particles.step_size})
         return replace(walk, ground=ground, arguments=arguments, in_batches=potential.is_noisy)
 
-    def _check_record(self, thin: int, dtype: torch.dtype | None, device: torch.device | str | None) -> None:
-        check_count("thin", thin, "it counts steps.")
-        if thin > self.num_steps:
-            raise ValueError(f"thin must be from 1 to num_steps = {self.num_steps}, got {thin}.")
-        check_storage(dtype, device, ("storage_dtype", "storage_device"))
+    def _energy_of(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], options: WalkOptions, keeps_place: bool = False
+    ) -> BatchedPotential:
+        """The energy that was given, or that of the arguments, at the kernel's temperature."""
+        potential = options.potential
+        if potential is None:
+            potential = potential_of(self.model, args, kwargs, options.batch_size, keeps_place)
+        elif args or kwargs or options.batch_size is not None:
+            raise ValueError("potential stands for the model's arguments: pass it, or them, not both.")
+        elif potential.model is not self.model:
+            raise ValueError("the potential is of another model than the kernel's: make both of one model.")
+        return potential if self.temperature == 1 else potential.at(self.temperature)
 
-    @staticmethod
-    def _check_start(initial_params: Any, map_params: Any) -> None:
-        if initial_params is not None and map_params is not None:
-            raise ValueError(
-                "initial_params and map_params say two things: the one is where a search for the MAP starts, the other "
-                "the MAP itself, without a search. Pass one of them."
-            )
-        for name, given in (("initial_params", initial_params), ("map_params", map_params)):
-            if given is not None:
-                check_mapping(name, given, "constrained values")
-
-    def _settings(self, potential: BatchedPotential, start_from: Mapping[str, Tensor] | None) -> dict[str, Any]:
+    def _described(self, potential: BatchedPotential, options: WalkOptions) -> dict[str, Any]:
         """What has to be the same for a walk to go on."""
         settings = ("num_steps", "temperature", "compile", "chunk_size")
-        return {**{name: getattr(self, name) for name in settings}, **described(self.refiner, potential, start_from)}
+        start_from = options.map_params if options.map_params is not None else options.initial_params
+        return {
+            **{"num_particles": options.num_particles, "thin": options.thin},
+            **{"storage_dtype": str(options.storage_dtype)},
+            **{name: getattr(self, name) for name in settings},
+            **described(self.refiner, potential, start_from),
+        }
+
+    def _ground(self, potential: BatchedPotential, options: WalkOptions) -> Ground:
+        """From the MAP that was given, or that a search finds."""
+        if smallness(potential.dim) < 1:  # worth tracing from the first call on; small models' calls are cheap
+            mode = "trace" if self.compile is False else "auto"
+            potential = potential.using(mode=mode, expected_calls=SEARCH_CALLS, chunk_size=self.chunk_size)
+        if options.map_params is not None:
+            theta, scale = given_point(potential, options.map_params), prior_units(potential).scale
+        else:
+            search = {"max_iterations": options.max_iterations, "progress": options.progress}
+            estimate = find_map(potential, options.initial_params, **search)  # type: ignore[arg-type]
+            theta, scale = estimate.theta, estimate.units.scale
+        return Ground(potential, theta, scale, self.num_steps, options.num_particles)
 
     def relax(self, walk: Trajectories, theta: Tensor, num_refinements: int) -> Tensor:
         """Points (S, D) near the fiber of a walk, taken onto it by so many gradients each."""
         check_type("walk", walk, Trajectories, "the Trajectories that walk() gave")
         return relax(self.refiner, walk, theta, num_refinements)
-
-    def _given_potential(
-        self,
-        potential: BatchedPotential | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        batch_size: int | None,
-        keeps_place: bool,
-    ) -> BatchedPotential:
-        """The energy that was given, or that of the arguments, at the kernel's temperature."""
-        if potential is None:
-            potential = potential_of(self.model, args, kwargs, batch_size, keeps_place)
-        else:
-            check_type("potential", potential, BatchedPotential, "a BatchedPotential of the kernel's model")
-            if args or kwargs or batch_size is not None:
-                raise ValueError("potential stands for the model's arguments: pass it, or them, not both.")
-            if potential.model is not self.model:
-                raise ValueError("the potential is of another model than the kernel's: make both of one model.")
-        return potential if self.temperature == 1 else potential.at(self.temperature)
 
     def _planned(self, ground: Ground) -> Ground:
         """With the energy run in the way that the length of the walk pays for."""
@@ -224,7 +179,7 @@ class DriftRefineKernel(MCMCKernel):
     # --------------------------------------------------------------------------- Pyro's MCMC
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
-        self._energy = self._given_potential(None, args, kwargs, None, keeps_place=False)
+        self._energy = self._energy_of(args, kwargs, WalkOptions())
         self.transforms = {site.name: site.transform.inv for site in self._energy.sites.sites}
         self._chain, self._chain_steps = None, _asked_of_mcmc(warmup_steps) or self.num_steps
 
@@ -277,26 +232,9 @@ class DriftRefineKernel(MCMCKernel):
 
     def cleanup(self) -> None:
         """Forget the run of MCMC that is over: its data, its chain and where it started."""
-        self._energy: BatchedPotential | None = None
-        self._chain: tuple[Ground, Particles] | None = None
-        self._chain_steps = self.num_steps
-        self._given: dict[str, Tensor] | None = None
-        self.transforms: dict[str, Any] | None = None
+        self._energy, self._chain, self._chain_steps = None, None, self.num_steps
+        self._given, self.transforms = None, None
         self._frozen, self._error = 0, float("nan")
-
-
-def _leaving_from(
-    potential: BatchedPotential,
-    initial_params: Params | None,
-    map_params: Params | None,
-    max_iterations: int,
-    progress: bool,
-) -> tuple[Tensor, Tensor]:
-    """theta_star and the prior's deviations, (D,) each."""
-    if map_params is not None:
-        return given_point(potential, map_params), prior_units(potential).scale
-    estimate = find_map(potential, initial_params, max_iterations=max_iterations, progress=progress)
-    return estimate.theta, estimate.units.scale
 
 
 def _asked_of_mcmc(warmup_steps: int) -> int | None:

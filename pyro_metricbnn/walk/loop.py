@@ -15,7 +15,8 @@ from tqdm.auto import tqdm
 from ..refiners.refiner import Refiner
 from ..refiners.state import Ground, Particles
 from ..runtime.arguments import check_count, check_device
-from .checkpoint import Checkpoint, NewRecord, WalkState
+from .checkpoint import Checkpoint, WalkState
+from .options import WalkOptions
 from .record import Recorder
 from .trajectories import Trajectories
 
@@ -34,36 +35,23 @@ def at_the_map(ground: Ground, refiner: Refiner) -> Particles:
     return particles
 
 
-def new_record(
-    refiner: Refiner,
-    thin: int,
-    dtype: torch.dtype | None,
-    device: torch.device | str | None,
-    ground: Ground,
-    energy: Tensor,
-) -> Recorder:
-    """The record of a walk on this ground, with the energy (N,) at the MAP."""
-    num_points, spacing = ground.num_steps // thin, refiner.reach(ground) * thin
-    approach = refiner.approach_length(ground)
-    return Recorder(ground.potential.sites, ground.theta_star, energy, num_points, spacing, approach, dtype, device)
-
-
-def leave(ground: Ground, refiner: Refiner, make_record: NewRecord) -> tuple[Ground, WalkState]:
+def leave(ground: Ground, refiner: Refiner, options: WalkOptions) -> tuple[Ground, WalkState]:
     """All particles where the record begins, and the ground with what was learned of it on the way there."""
     particles = at_the_map(ground, refiner)
-    record = make_record(ground, particles.energy)
+    record = Recorder(ground, refiner, particles.energy, options)
     ground, particles = refiner.approach(ground, particles)
     return ground, WalkState(particles, record)
 
 
 def go_on(
-    ground: Ground, refiner: Refiner, state: WalkState, thin: int, checkpoint: Checkpoint | None, progress: bool
+    ground: Ground, refiner: Refiner, state: WalkState, options: WalkOptions, checkpoint: Checkpoint | None
 ) -> Trajectories:
     """The steps that are left; a particle whose energy is not finite stays where it last was sound.
 
     Ctrl-C ends the walk with the points that it has. (Waiting for the end of the step would leave the interruption
     without an answer for as long as a step takes: minutes, for a large network.)
     """
+    thin, progress = options.thin, options.progress
     said = {"desc": "walk (resumed)" if state.resumed else "walk", "unit": " steps", "disable": not progress}
     with tqdm(total=ground.num_steps, initial=state.step, **said) as bar:
         try:

@@ -1,41 +1,34 @@
 """The record of a walk while it is walked.
 
-In: particles, point after point.  Out: `Trajectories` of what has been walked so far; or its state, for a checkpoint.
+In: the energies (N,) at the MAP, then particles, point after point.  Out: `Trajectories` of what was walked so far.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..files.storage import Content
-from ..model.sites import Sites
-from ..refiners.state import Particles
+from ..refiners.refiner import Refiner
+from ..refiners.state import Ground, Particles
+from .options import WalkOptions
 from .trajectories import AXES, DTYPES, Trajectories, axis_lengths, read_arrays, so_far
 
 
 class Recorder:
     """Fills the arrays of a walk as it goes; what is there so far can be read at any time."""
 
-    def __init__(
-        self,
-        sites: Sites,
-        theta_star: Tensor,
-        energy: Tensor,
-        num_steps: int,
-        spacing: float,
-        approach: float = 0.0,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> None:
-        self.sites, self.spacing, self.approach, self.length = sites, spacing, approach, 0
+    def __init__(self, ground: Ground, refiner: Refiner, energy: Tensor, options: WalkOptions) -> None:
+        self.sites, theta_star, self.length = ground.potential.sites, ground.theta_star, 0
+        self.spacing, self.approach = refiner.reach(ground) * options.thin, refiner.approach_length(ground)
+        num_steps = ground.num_steps // options.thin
         self._lengths = axis_lengths(len(energy), num_steps, len(theta_star))
         sizes = {name: [self._lengths[axis] for axis in axes] for name, axes in AXES.items() if name != "positions"}
-        self.arrays = {
-            name: energy.new_empty(size, dtype=DTYPES[name]) for name, size in sizes.items() if size[2:] == []
-        }
-        where = {"dtype": dtype or theta_star.dtype, "device": device or theta_star.device}
-        self.arrays["thetas"] = torch.empty(sizes["thetas"], **where)
+        dtype, device = options.storage_dtype or theta_star.dtype, options.storage_device or theta_star.device
+        self.arrays = {"thetas": torch.empty(sizes.pop("thetas"), dtype=dtype, device=device)}
+        self.arrays |= {name: energy.new_empty(size, dtype=DTYPES[name]) for name, size in sizes.items()}
         self.arrays["thetas"][:, 0], self.arrays["energies"][:, 0] = theta_star, energy
         self.arrays["frozen_at"].fill_(num_steps + 1)
 
@@ -43,7 +36,11 @@ class Recorder:
         """The next point of each particle."""
         self.arrays["thetas"][:, self.length + 1] = particles.theta.to(self.arrays["thetas"])
         self.arrays["energies"][:, self.length + 1] = particles.energy
-        steps = {"energy_errors": error, "drift_survived": survived, "gradients": particles.num_gradients}
+        steps: dict[str, Any] = {
+            "energy_errors": error,
+            "drift_survived": survived,
+            "gradients": particles.num_gradients,
+        }
         steps |= {"step_sizes": particles.step_size, "paths": particles.path}
         for name, value in steps.items():
             self.arrays[name][..., self.length] = value
@@ -60,7 +57,7 @@ class Recorder:
         positions = (path / path[-1].clamp_min(1e-30)).to(energies.dtype)
         return Trajectories(**arrays, positions=positions, sites=self.sites, spacing=self.spacing)
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Any]:
         """What is there so far, for a checkpoint."""
         return so_far(self.arrays, self.length)
 

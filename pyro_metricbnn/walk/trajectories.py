@@ -126,7 +126,7 @@ class Trajectories:
             )
         points = torch.tensor([0, *range(every, self.num_steps + 1, every)], device="cpu")
         kept = {"T + 1": points, "T": points[1:] - 1}
-        arrays = {}
+        arrays: dict[str, Any] = {}
         for name, axes in AXES.items():
             value, place = getattr(self, name), _along_walk(axes)
             arrays[name] = value if place is None else value.index_select(place, kept[axes[place]].to(value.device))
@@ -151,11 +151,11 @@ class Trajectories:
                     f"{other!r} cannot join {self!r}: both need the same sites and as many points. Walk the same model "
                     "with the same num_steps and thin."
                 )
-        arrays = {}
+        arrays: dict[str, Any] = {}
         for name, axes in AXES.items():
             values = [getattr(walk, name).to(getattr(self, name)) for walk in walks]
-            mean = torch.stack(values).double().mean(0).to(values[0].dtype)
-            arrays[name] = torch.cat(values) if axes[0] == "N" else mean
+            one = torch.cat(values) if axes[0] == "N" else torch.stack(values).double().mean(0)
+            arrays[name] = one.to(values[0].dtype)
         return replace(self, **arrays, in_batches=any(walk.in_batches for walk in walks))
 
     def stored(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Trajectories:
@@ -196,7 +196,7 @@ def _along_walk(axes: tuple[str, ...]) -> int | None:
     return next((place for place, axis in enumerate(axes) if axis in ("T", "T + 1")), None)
 
 
-def so_far(arrays: Mapping[str, Tensor], num_steps: int) -> dict[str, Tensor]:
+def so_far(arrays: Mapping[str, Tensor], num_steps: int) -> dict[str, Any]:
     """The first so many steps of each array of a record."""
     lengths = {"T": num_steps, "T + 1": num_steps + 1}
     places = {name: _along_walk(AXES[name]) for name in arrays}

@@ -1,0 +1,76 @@
+"""What `walk` and `run` take beside the model's arguments.
+
+In: keyword arguments.  Out: `WalkOptions`, checked, and the keyword arguments that are the model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..energy.potential import BatchedPotential
+from ..files.storage import FilePath
+from ..runtime.arguments import check_count, check_mapping, check_type
+from .map_search import MAX_ITERATIONS
+from .trajectories import check_storage
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WalkOptions:
+    """Options of one walk.
+
+    Args:
+        num_particles: N.
+        potential: The energy to walk on, in place of arguments: one with another gradient estimator, say.
+        initial_params: Constrained values to start the MAP search from.
+        map_params: Your own MAP, constrained, by site: left from as it is, without a search.
+        max_iterations: Of the search for the MAP.
+        batch_size: Take minibatches of this many rows of the arguments.
+        thin: Record only every so many steps.
+        storage_dtype: Precision of the record, for large D (torch.float16 halves it).
+        storage_device: Where the record is kept, for large D ("cpu").
+        checkpoint: A file to write the state of the walk to and, if it is there, to go on from. It stays when the walk
+            is over: delete it, or take another path, to walk anew. It is for one process at a time.
+        checkpoint_every: Seconds between two writes; 0 to write at each step.
+        progress: Show progress bars.
+    """
+
+    num_particles: int = 20
+    potential: BatchedPotential | None = None
+    initial_params: Mapping[str, Tensor] | None = None
+    map_params: Mapping[str, Tensor] | None = None
+    max_iterations: int = MAX_ITERATIONS
+    batch_size: int | None = None
+    thin: int = 1
+    storage_dtype: torch.dtype | None = None
+    storage_device: torch.device | str | None = None
+    checkpoint: FilePath | None = None
+    checkpoint_every: float = 60.0
+    progress: bool = True
+
+    @classmethod
+    def split(cls, settings: Mapping[str, Any]) -> tuple[WalkOptions, dict[str, Any]]:
+        """The options among keyword arguments, and the others, which are the model's."""
+        names = {one.name for one in fields(cls)}
+        options = cls(**{name: value for name, value in settings.items() if name in names})
+        return options, {name: value for name, value in settings.items() if name not in names}
+
+    def __post_init__(self) -> None:
+        check_count("num_particles", self.num_particles, "without a particle nothing walks. The default is 20.")
+        check_count("max_iterations", self.max_iterations, "the search takes some.")
+        check_count("thin", self.thin, "it counts steps.")
+        check_storage(self.storage_dtype, self.storage_device, ("storage_dtype", "storage_device"))
+        kinds = (BatchedPotential, type(None))
+        check_type("potential", self.potential, kinds, "a BatchedPotential of the kernel's model")
+        if self.initial_params is not None and self.map_params is not None:
+            raise ValueError(
+                "initial_params and map_params say two things: the one is where a search for the MAP starts, the other "
+                "the MAP itself, without a search. Pass one of them."
+            )
+        for name in ("initial_params", "map_params"):
+            if getattr(self, name) is not None:
+                check_mapping(name, getattr(self, name), "constrained values")
