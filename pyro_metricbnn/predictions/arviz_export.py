@@ -144,8 +144,8 @@ def _posterior_groups(
     if predictive:
         groups["posterior_predictive"] = group({**pointwise.new_observations(flat), **{n: derived[n] for n in outputs}})
     if likelihood:  # in float64, in which PSIS works
-        items = layout.observed.items()
-        groups["log_likelihood"] = {n: _variable(s.batch, each[n].double().unflatten(0, lead)) for n, s in items}
+        each = {name: value.double().unflatten(0, lead) for name, value in each.items()}
+        groups["log_likelihood"] = {name: _variable(shapes[name].batch, value) for name, value in each.items()}
     groups["sample_stats"] = {name: (("chain", "draw"), value) for name, value in draws.stats.items()}
     return groups
 
@@ -203,5 +203,4 @@ def _check_coords(coords: Coords, layout: Layout, constants: Group) -> None:
 
 
 def _array(value: Tensor) -> Any:
-    value = value.detach().cpu()
-    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    return (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()  # NumPy has no bfloat16
