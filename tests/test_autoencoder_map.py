@@ -51,6 +51,14 @@ def test_encoding_is_the_encoders_and_the_distance_that_to_the_curves(pulled: Tr
     assert (latent.encode(pulled.thetas[:, -1] + 10)[1] > distance).all()
 
 
+def test_the_autoencoder_says_in_one_line_what_it_has_laid_out(pulled: Trajectories) -> None:
+    latent = AutoencoderMap(2, num_hidden=4, num_epochs=1)
+    assert repr(latent) == "AutoencoderMap(not fitted)"
+    with pytest.raises(AttributeError, match="has not been fitted: call fit"):
+        latent.decode(torch.zeros(1, 2))
+    assert repr(latent.fit(pulled, progress=False)) == "AutoencoderMap(4 segments, 25 coordinates)"
+
+
 def test_the_autoencoder_does_not_keep_the_callers_gradients_on(pulled: Trajectories) -> None:
     latent = AutoencoderMap(4, num_hidden=16, num_epochs=2).fit(pulled, progress=False)
     assert not latent.ends.requires_grad

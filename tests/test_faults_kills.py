@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pyro_metricbnn import MetricBNN, Trajectories
+from pyro_metricbnn import AutoencoderMap, MetricBNN, Trajectories
 from pyro_metricbnn.files import storage
 
 from .killed import EPOCHS, KILLS, KINDS, MOMENTS, WRITES, draws, fitted, folder_of, network, walked
@@ -110,4 +110,5 @@ def test_the_lock_of_a_killed_process_holds_nobody_up(root: Path) -> None:
 def test_the_kills_were_in_training() -> None:
     pyro.set_rng_seed(0)
     metric = fitted("full")
+    assert isinstance(metric.latent_map, AutoencoderMap)
     assert len(metric.latent_map.losses) > max(EPOCHS)

@@ -1,5 +1,6 @@
 """Claims about the closed-form latent map."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_metricbnn import Adam, DriftRefineKernel, Gaussian, Steer, Trajectories, bayesianize
-from pyro_metricbnn.latent.latent_map import KernelMap
+from pyro_metricbnn.latent import KernelMap
 
 X = torch.linspace(-2, 2, 40)[:, None]
 
@@ -141,3 +142,42 @@ def test_a_coordinate_that_never_moves_does_not_disturb_the_others(pulled: Traje
     segment, position = torch.tensor([0, 3]), torch.tensor([0.31, 0.77])
     one, two = (latent_map.decode_on(segment, position)[:, 1:] for latent_map in (latent, whole))
     torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
+
+
+def test_a_map_says_in_one_line_what_it_has_laid_out(pulled: Trajectories) -> None:
+    assert repr(KernelMap()) == "KernelMap(not fitted)"
+    assert repr(KernelMap().fit(pulled)) == "KernelMap(4 segments, 25 coordinates)"
+
+
+def test_a_map_knows_whether_it_is_fitted(pulled: Trajectories) -> None:
+    assert not KernelMap().is_fitted
+    assert KernelMap().fit(pulled).is_fitted
+
+
+@pytest.mark.parametrize("use", [lambda m: m.decode(X), lambda m: m.encode(X), lambda m: m.decode_on(X[0], X[0])])
+def test_a_map_that_is_not_fitted_says_so(use: Callable[[KernelMap], object]) -> None:
+    with pytest.raises(AttributeError, match="has not been fitted: call fit"):
+        use(KernelMap())
+
+
+class Decoder(nn.Module):
+    def __init__(self, latent: KernelMap) -> None:
+        super().__init__()
+        self.latent = latent
+
+    def forward(self, segment: Tensor, position: Tensor) -> Tensor:
+        return self.latent.decode_on(segment, position)
+
+
+@pytest.mark.parametrize("way", ["trace", "export"])
+@pytest.mark.filterwarnings("ignore")  # the older way is deprecated
+def test_a_traced_map_decodes_walks_that_the_trace_did_not_see(way: str, pulled: Trajectories) -> None:
+    latent = KernelMap().fit(pulled)
+    seen: tuple[Tensor, Tensor] = torch.tensor([0, 0]), torch.tensor([0.2, 0.9])
+    if way == "trace":
+        traced = torch.jit.trace(Decoder(latent), seen)
+    else:
+        draws = {0: torch.export.Dim("draws")}
+        traced = torch.export.export(Decoder(latent), seen, dynamic_shapes=(draws, draws)).module()
+    segment, position = torch.tensor([3, 1, 0, 1, 2]), torch.rand(5)
+    assert torch.equal(traced(segment, position), latent.decode_on(segment, position))

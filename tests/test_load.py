@@ -15,7 +15,7 @@ from torch import Tensor
 
 from benchmarks import load
 from pyro_metricbnn import DriftRefineKernel, KernelMap, MetricBNN, Steer
-from pyro_metricbnn.latent import latent_map
+from pyro_metricbnn.latent import kernel_map
 from pyro_metricbnn.walk.trajectories import Trajectories
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
@@ -75,7 +75,7 @@ def test_the_latent_map_is_the_same_in_parts_of_the_coordinates(
     segment, position = torch.tensor([0, 2, 1, 2]), torch.tensor([0.1, 0.4, 0.8, 1.0])
     whole = KernelMap().fit(walk)
     expected = whole.decode_on(segment, position), whole.decode(position[:, None] * whole.ends[segment])
-    monkeypatch.setattr(latent_map, "NUMBERS_AT_ONCE", 4 * 999)
+    monkeypatch.setattr(kernel_map, "NUMBERS_AT_ONCE", 4 * 999)
     parts = KernelMap().fit(walk)
     assert len(parts._columns) == 11
     torch.testing.assert_close((parts.spreads, parts.residuals), (whole.spreads, whole.residuals), rtol=1e-4, atol=1e-5)

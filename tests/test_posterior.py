@@ -9,8 +9,14 @@ import torch
 from torch import Tensor
 
 from pyro_metricbnn import Adam
-from pyro_metricbnn.latent.latent_map import KernelMap, LatentMap
-from pyro_metricbnn.latent.posterior import MetricPosterior, TrajectoryPosterior, gaussian_posterior
+from pyro_metricbnn.latent import (
+    KernelMap,
+    LatentMap,
+    MetricPosterior,
+    TrajectoryPosterior,
+    TubePosterior,
+    gaussian_posterior,
+)
 from pyro_metricbnn.walk.trajectories import Trajectories
 
 from .test_latent_map import walk_with
@@ -22,12 +28,9 @@ class Curves(LatentMap):
     def __init__(self, *curves: Callable[[Tensor], Tensor], start: float = 0.0) -> None:
         self.curves = curves
         self.start, self.bend = start, 0.0
+        self.ends = torch.eye(len(curves), dtype=torch.float64)
         self.theta_star = curves[0](torch.zeros(1, dtype=torch.float64))[0]
         self.residuals, self.spreads = torch.full_like(self.theta_star, 0.1), torch.ones_like(self.theta_star)
-
-    @property
-    def ends(self) -> Tensor:
-        return torch.eye(len(self.curves), dtype=torch.float64)
 
     def fit(self, trajectories: Trajectories, *, progress: bool = True) -> "Curves":
         return self
@@ -99,6 +102,23 @@ def test_without_a_tube_there_is_no_density_and_it_says_why() -> None:
     assert posterior.sample().shape == (3,)
     with pytest.raises(ValueError, match="curves have no volume"):
         posterior.log_prob(torch.zeros(3, dtype=torch.float64))
+
+
+def test_a_posterior_says_in_one_line_what_it_is_of(walk: Trajectories) -> None:
+    assert repr(MetricPosterior(KernelMap().fit(walk))) == "MetricPosterior(4 segments, 25 coordinates)"
+    assert repr(TrajectoryPosterior(walk)) == "TrajectoryPosterior(4 walks, 25 coordinates)"
+
+
+def test_curves_of_ones_own_make_a_posterior_too() -> None:
+    class Square(TubePosterior):
+        knots = torch.tensor([[[0.0, 0.0], [2.0, 0.0], [2.0, 2.0]]], dtype=torch.float64)
+
+        def points(self, num_points: int) -> Tensor:
+            return self.knots[0, torch.randint(3, (num_points,))]
+
+    posterior = Square(torch.zeros(2, dtype=torch.float64), 0.1)
+    assert posterior.log_prob(posterior.sample(torch.Size((5,)))).shape == (5,)
+    torch.testing.assert_close(posterior.mean, torch.tensor([1.5, 0.5], dtype=torch.float64))
 
 
 def test_draws_begin_behind_the_approach() -> None:

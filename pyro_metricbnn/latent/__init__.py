@@ -1,13 +1,14 @@
 """A latent space in which the walks are straight, the posterior on it, and that posterior as a Pyro guide.
 
 In: `Trajectories`.  Out: a `LatentMap`, distributions of theta (D,), and `AutoMetric`.
-To add here: a latent map, one class with `fit`, `ends` and `decode`.
+To add here: a latent map, one class with `fit`, which sets what LatentMap names, and `decode`.
 """
 
 from .autoencoder_map import AutoencoderMap
 from .guide import AutoMetric
-from .latent_map import KernelMap, LatentMap
-from .posterior import MetricPosterior, TrajectoryPosterior, gaussian_posterior
+from .kernel_map import KernelMap
+from .latent_map import LatentMap
+from .posterior import MetricPosterior, TrajectoryPosterior, TubePosterior, gaussian_posterior
 
 __all__ = [
     "AutoMetric",
@@ -16,5 +17,6 @@ __all__ = [
     "LatentMap",
     "MetricPosterior",
     "TrajectoryPosterior",
+    "TubePosterior",
     "gaussian_posterior",
 ]

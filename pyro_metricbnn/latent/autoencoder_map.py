@@ -6,6 +6,7 @@ In: Trajectories.  Out: `AutoencoderMap`, behind the interface of latent_map.py.
 from __future__ import annotations
 
 import itertools
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any
 
 import torch
@@ -19,17 +20,13 @@ from .latent_map import LatentMap, start_of, usable
 
 PATIENCE = 100  # epochs without a new best, smoothed loss
 BEND_EVERY = 10  # epochs
-LEFT_OUT = 5e-4  # of the variance, by the basis of the span: of a walk on Snelson's network 1,600 of 2,000 directions,
-# whose loss does not change its NLL (.192 with, .195 without)
-NUMBER = (int, float)
-SETTINGS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("latent_dim", "num_hidden", "num_epochs", "batch_size"), (int,)),
-    **dict.fromkeys(("lambda_plus", "lambda_minus", "lambda_segment", "lr"), NUMBER),
-    **dict.fromkeys(("decay", "in_span", "stop_early"), (bool,)),
-}
-FITTED = ("theta_star", "residuals", "spreads", "start", "bend", "losses", "bends")  # of what is stored
+LEFT_OUT = 5e-4  # of the variance, by the basis of the span: most directions, without a difference to predictions
+TYPES: dict[Any, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,)}  # of settings in a file
+AXES = {"theta_star": "D", "residuals": "D", "spreads": "D", "_origin": "D", "_z_star": "k", "ends": "Nk"}  # of tensors
+PLAIN = {"start": float, "bend": float, "_unit": float, "losses": list, "bends": list}  # and the rest that is fitted
 
 
+@dataclass(eq=False, repr=False)
 class AutoencoderMap(LatentMap):
     """Encoder and decoder with two hidden layers, trained so that the walks become straight.
 
@@ -59,32 +56,28 @@ class AutoencoderMap(LatentMap):
         torch.Size([4, 2])
     """
 
-    def __init__(
-        self,
-        latent_dim: int = 32,
-        *,
-        num_hidden: int = 256,
-        lambda_plus: float = 1.0,
-        lambda_minus: float = 1.0,
-        lambda_segment: float = 1.0,
-        num_epochs: int = 1000,
-        batch_size: int = 1024,
-        lr: float = 3e-3,
-        decay: bool = True,
-        in_span: bool = True,
-        stop_early: bool = True,
-    ) -> None:
-        check_count("latent_dim", latent_dim, "it is the dimension of the latent space; the paper takes 32.")
-        for name, count in (("num_hidden", num_hidden), ("num_epochs", num_epochs), ("batch_size", batch_size)):
-            check_count(name, count, "the default is the paper's.")
-        check_number("lr", lr, "it is Adam's rate.")
-        weights = {"lambda_plus": lambda_plus, "lambda_minus": lambda_minus, "lambda_segment": lambda_segment}
-        for name, weight in weights.items():
-            check_number(name, weight, "it weighs a part of the loss; 0 leaves it out.", or_zero=True)
-        self.latent_dim, self.num_hidden = latent_dim, num_hidden
-        self.lambda_plus, self.lambda_minus, self.lambda_segment = lambda_plus, lambda_minus, lambda_segment
-        self.num_epochs, self.batch_size, self.lr = num_epochs, batch_size, lr
-        self.decay, self.in_span, self.stop_early = decay, in_span, stop_early
+    latent_dim: int = 32
+    _: KW_ONLY
+    num_hidden: int = 256
+    lambda_plus: float = 1.0
+    lambda_minus: float = 1.0
+    lambda_segment: float = 1.0
+    num_epochs: int = 1000
+    batch_size: int = 1024
+    lr: float = 3e-3
+    decay: bool = True
+    in_span: bool = True
+    stop_early: bool = True
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if setting.type == "int":
+                check_count(setting.name, value, "the default is the paper's.")
+            elif setting.name == "lr":
+                check_number("lr", value, "it is Adam's rate.")
+            elif setting.type == "float":
+                check_number(setting.name, value, "it weighs a part of the loss; 0 leaves it out.", or_zero=True)
         self.losses: list[dict[str, float]] = []
         self.bends: list[float] = []
 
@@ -98,48 +91,45 @@ class AutoencoderMap(LatentMap):
         thetas = usable(trajectories).to(trajectories.sites.dtype)  # (N, T + 1, D)
         positions = trajectories.positions.to(thetas)
         self.start = start_of(trajectories)
-        points = self._set_basis(thetas)  # (N, T + 1, B)
+        self._set_basis(thetas)
+        points = self._to_points(thetas)  # (N, T + 1, B)
         self._build(points)
         self._train(points, positions, progress)
         with torch.no_grad():
             z = self._encoder(points)
             self._z_star = z[:, 0].mean(0)
-            self._ends = z[:, -1] - self._z_star
-            self.theta_star = self.decode(torch.zeros_like(self._z_star))
+            self.ends = z[:, -1] - self._z_star
+            self.theta_star = self._to_theta(self._decoder(self._z_star))
             self.bend = _bend(z, positions)
             misses = self._to_theta(self._decoder(z)) - thetas
             self.residuals, self.spreads = misses.pow(2).mean((0, 1)).sqrt(), thetas[:, 1:].std((0, 1))
         return self
 
-    @property
-    def ends(self) -> Tensor:
-        return self._ends
-
     def decode(self, z: Tensor) -> Tensor:
+        self.check_fitted()
         return self._to_theta(self._decoder(self._z_star + z))
 
     def encode(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """What the encoder gives, relative to z_MAP, and how far theta was from the decoded curves."""
         _, _, distance = self.nearest(theta)
-        points = theta if self._basis is None else (theta - self._origin) @ self._basis.mT / self._unit
         with torch.no_grad():
-            return self._encoder(points) - self._z_star, distance
+            return self._encoder(self._to_points(theta)) - self._z_star, distance
 
     # ---------------------------------------------------------------------------------- training
 
-    def _set_basis(self, thetas: Tensor) -> Tensor:
-        self._origin = torch.zeros_like(thetas[0, 0])
+    def _set_basis(self, thetas: Tensor) -> None:
+        self._origin, self._unit = torch.zeros_like(thetas[0, 0]), 1.0
         self._basis: Tensor | None = None
-        self._unit = 1.0
-        if not self.in_span:
-            return thetas
-        self._origin = thetas[0, 0]
-        flat = (thetas - self._origin).flatten(0, 1)
-        _, singular, axes = torch.linalg.svd(flat, full_matrices=False)
-        left = 1 - (singular.double() ** 2).cumsum(0) / (singular.double() ** 2).sum()
-        self._basis = axes[: 1 + int((left > LEFT_OUT).sum())]  # (B, D)
-        self._unit = float(singular[0] / len(flat) ** 0.5)
-        return (thetas - self._origin) @ self._basis.mT / self._unit
+        if self.in_span:
+            self._origin = thetas[0, 0]
+            flat = (thetas - self._origin).flatten(0, 1)
+            _, singular, axes = torch.linalg.svd(flat, full_matrices=False)
+            left = 1 - (singular.double() ** 2).cumsum(0) / (singular.double() ** 2).sum()
+            self._basis = axes[: 1 + int((left > LEFT_OUT).sum())]  # (B, D)
+            self._unit = float(singular[0] / len(flat) ** 0.5)
+
+    def _to_points(self, theta: Tensor) -> Tensor:
+        return theta if self._basis is None else (theta - self._origin) @ self._basis.mT / self._unit
 
     def _to_theta(self, points: Tensor) -> Tensor:
         return points if self._basis is None else self._origin + self._unit * (points @ self._basis)
@@ -157,39 +147,39 @@ class AutoencoderMap(LatentMap):
     def _train(self, points: Tensor, positions: Tensor, progress: bool) -> None:
         """Adam on minibatches of consecutive pairs; the losses of each epoch are kept for plots."""
         num_walks, num_points = points.shape[:2]
-        pairs = [(i, t) for i in range(num_walks) for t in range(num_points - 1)]
-        index = torch.tensor(pairs, device=points.device)
-        parameters = [*self._encoder.parameters(), *self._decoder.parameters()]
-        optimizer = torch.optim.Adam(parameters, lr=self.lr)
+        pairs = torch.tensor(list(itertools.product(range(num_walks), range(num_points - 1))), device=points.device)
+        optimizer = torch.optim.Adam([*self._encoder.parameters(), *self._decoder.parameters()], lr=self.lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.num_epochs)
         best, since, smooth = float("inf"), 0, None
         self.losses, self.bends = [], []
         with tqdm(total=self.num_epochs, desc="latent map", disable=not progress, unit=" epochs") as bar:
-            for _ in range(self.num_epochs):
-                totals: dict[str, float] = {}
-                for batch in index[torch.randperm(len(index), device=points.device)].split(self.batch_size):
-                    losses = self._losses(points, positions, batch[:, 0], batch[:, 1])
-                    total = torch.stack(list(losses.values())).sum()
-                    optimizer.zero_grad()
-                    total.backward()
-                    optimizer.step()
-                    for name, value in losses.items():
-                        totals[name] = totals.get(name, 0.0) + float(value.detach()) * len(batch) / len(index)
+            for epoch in range(1, self.num_epochs + 1):
+                self.losses.append(self._epoch(points, positions, pairs, optimizer))
                 if self.decay:
                     schedule.step()
-                self.losses.append(totals)
-                if len(self.losses) % BEND_EVERY == 0:
+                if epoch % BEND_EVERY == 0:
                     with torch.no_grad():
                         self.bends.append(_bend(self._encoder(points), positions))
-                loss = sum(totals.values())
+                loss = sum(self.losses[-1].values())
                 smooth = loss if smooth is None else 0.95 * smooth + 0.05 * loss
-                best, since = (
-                    (smooth, 0) if smooth < best - 1e-3 * abs(best) or best == float("inf") else (best, since + 1)
-                )
+                is_new = smooth < best - 1e-3 * abs(best) or best == float("inf")
+                best, since = (smooth, 0) if is_new else (best, since + 1)
                 bar.update()
                 bar.set_postfix(loss=f"{loss:.4g}", refresh=False)
                 if self.stop_early and since >= PATIENCE:
                     break
+
+    def _epoch(self, points: Tensor, positions: Tensor, pairs: Tensor, optimizer: torch.optim.Adam) -> dict[str, float]:
+        """A pass over the pairs (P, 2) of walk and step: the mean of each part of the loss."""
+        totals: dict[str, float] = {}
+        for batch in pairs[torch.randperm(len(pairs), device=points.device)].split(self.batch_size):
+            losses = self._losses(points, positions, batch[:, 0], batch[:, 1])
+            optimizer.zero_grad()
+            torch.stack(list(losses.values())).sum().backward()
+            optimizer.step()
+            for name, value in losses.items():
+                totals[name] = totals.get(name, 0.0) + float(value.detach()) * len(batch) / len(pairs)
+        return totals
 
     def _losses(self, points: Tensor, positions: Tensor, walk: Tensor, step: Tensor) -> dict[str, Tensor]:
         theta, following = points[walk, step], points[walk, step + 1]
@@ -218,32 +208,25 @@ class AutoencoderMap(LatentMap):
     # ----------------------------------------------------------------------------------- storage
 
     def state(self) -> dict[str, Any]:
-        fitted = {name: getattr(self, name) for name in FITTED}
         return {
-            **fitted,
-            "settings": {name: getattr(self, name) for name in SETTINGS},
+            **{name.lstrip("_"): getattr(self, name) for name in (*AXES, *PLAIN)},
+            "basis": self._basis,
+            "settings": {setting.name: getattr(self, setting.name) for setting in fields(self)},
             "encoder": dict(self._encoder.state_dict()),
             "decoder": dict(self._decoder.state_dict()),
-            "z_star": self._z_star,
-            "ends": self._ends,
-            "origin": self._origin,
-            "basis": self._basis,
-            "unit": self._unit,
         }
 
     @classmethod
     def restored(cls, state: Content, trajectories: Trajectories) -> AutoencoderMap:
         settings = state.part("settings")
-        latent = cls(**{name: settings.value(name, *types) for name, types in SETTINGS.items()})
-        k, dim, like = latent.latent_dim, trajectories.sites.dim, {"dtype": trajectories.sites.dtype}
-        latent.start, latent.bend = state.value("start", float), state.value("bend", float)
-        latent.losses, latent.bends = state.value("losses", list), state.value("bends", list)
-        latent.residuals, latent.spreads = (state.tensor(name, dim, **like) for name in ("residuals", "spreads"))
-        latent.theta_star, latent._origin = (state.tensor(name, dim, **like) for name in ("theta_star", "origin"))
-        latent._z_star = state.tensor("z_star", k, **like)
-        latent._ends = state.tensor("ends", len(usable(trajectories)), k, **like)
+        latent = cls(**{setting.name: settings.value(setting.name, *TYPES[setting.type]) for setting in fields(cls)})
+        dim, like = trajectories.sites.dim, {"dtype": trajectories.sites.dtype}
+        lengths = {"D": dim, "k": latent.latent_dim, "N": len(usable(trajectories))}
+        for name, axes in AXES.items():
+            setattr(latent, name, state.tensor(name.lstrip("_"), *(lengths[axis] for axis in axes), **like))
+        for name, kind in PLAIN.items():
+            setattr(latent, name, state.value(name.lstrip("_"), kind))
         latent._basis = state.tensor("basis", None, dim, **like) if latent.in_span else None
-        latent._unit = state.value("unit", float)
         points = latent._origin if latent._basis is None else latent._basis[:, 0]
         state.part("encoder").tensor("0.weight", latent.num_hidden, len(points), **like)  # before room is made for it
         latent._build(points)

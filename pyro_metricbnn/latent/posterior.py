@@ -27,10 +27,10 @@ from ..walk.trajectories import Trajectories
 from .latent_map import LatentMap, usable
 
 NUM_PIECES = 200  # of a segment, for the density
-TUBE = 5e-4  # of a coordinate's spread: costs .001 of training NLL on Snelson's network; twice as wide .005
+TUBE = 5e-4  # of a coordinate's spread: predictions do not notice; of a tube twice as wide they begin to
 
 
-class _TubePosterior(TorchDistribution):
+class TubePosterior(TorchDistribution):
     """Uniform on N curves, with normal noise of deviation `tube_scale`, () or (D,), around them."""
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
@@ -60,7 +60,7 @@ class _TubePosterior(TorchDistribution):
         """Random points of the curves, without the noise: (S, D)."""
         raise NotImplementedError
 
-    def expand(self, batch_shape: torch.Size, _instance: object = None) -> _TubePosterior:
+    def expand(self, batch_shape: torch.Size, _instance: object = None) -> TubePosterior:
         new = type(self).__new__(type(self))
         new.__dict__.update(self.__dict__)
         new._batch_shape = torch.Size(batch_shape)
@@ -133,14 +133,14 @@ def _log_cdf_difference(low: Tensor, high: Tensor) -> Tensor:
     return top + torch.log(-torch.expm1((bottom - top).clamp_max(-1e-300)))
 
 
-class MetricPosterior(_TubePosterior):
+class MetricPosterior(TubePosterior):
     """A segment drawn uniformly, a position on it drawn uniformly, decoded.
 
     Args:
         latent_map: A fitted map.
         tube_scale: s, the deviation of the noise around the curves, one number or one for each coordinate; None for a
             2000th of the spread of each; 0 for none, which has no density. As wide as the reconstruction error it would
-            count that error twice: .60 instead of .38 of training NLL for an autoencoder on Snelson's network.
+            count that error twice.
         refine: Called with draws (S, D); gives them back nearer to the fiber, as `DriftRefineKernel.relax` does. Draws
             that were refined have no known density.
 
@@ -157,12 +157,15 @@ class MetricPosterior(_TubePosterior):
         refine: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         check_type("latent_map", latent_map, LatentMap, "a fitted LatentMap, as KernelMap().fit(trajectories) is")
-        if not hasattr(latent_map, "theta_star"):
+        if not latent_map.is_fitted:
             raise ValueError("the latent map has not been fitted: call fit(trajectories) first.")
         self.latent_map, self.refine = latent_map, refine
         if tube_scale is None:
             tube_scale = (TUBE * latent_map.spreads).clamp_min(1e-12)
         super().__init__(latent_map.theta_star, tube_scale)
+
+    def __repr__(self) -> str:
+        return f"MetricPosterior({self.latent_map.num_segments} segments, {self.event_shape[0]} coordinates)"
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         theta = super().rsample(sample_shape)
@@ -188,7 +191,7 @@ class MetricPosterior(_TubePosterior):
         return torch.stack(curves)
 
 
-class TrajectoryPosterior(_TubePosterior):
+class TrajectoryPosterior(TubePosterior):
     """The walk's own points, and the straight lines between them.
 
     Args:
@@ -205,6 +208,9 @@ class TrajectoryPosterior(_TubePosterior):
         if self._points.shape[1] < 2:
             raise ValueError("a walk of one recorded point has no line to draw from; walk at least two.")
         super().__init__(self._points[0, 0], tube_scale)
+
+    def __repr__(self) -> str:
+        return f"TrajectoryPosterior({len(self._points)} walks, {self.event_shape[0]} coordinates)"
 
     def points(self, num_points: int) -> Tensor:
         walks, steps = self._points.shape[0], self._points.shape[1] - 1

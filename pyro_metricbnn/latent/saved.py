@@ -6,17 +6,14 @@ In: the content of a file, and a model's sites.  Out: the arguments, the walk an
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import torch
 
 from ..files.storage import Content
 from ..files.tree import Tree
 from ..model.sites import Sites
-from ..walk.trajectories import Trajectories
+from ..walk.trajectories import Arguments, Trajectories
 from .latent_map import LatentMap
-
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def plain_arguments(arguments: Arguments) -> Arguments:

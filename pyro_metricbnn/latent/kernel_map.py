@@ -1,0 +1,182 @@
+"""The latent space in closed form: the metric losses' optimum, decoded by kernel regression.
+
+In: Trajectories.  Out: `KernelMap`, behind the interface of latent_map.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..files.storage import Content
+from ..runtime.arguments import check_count
+from ..walk.trajectories import Trajectories
+from .latent_map import LatentMap, start_of, usable
+
+LENGTH_SCALES = (4.0, 10.0, 30.0, 100.0)  # in steps between recorded points
+NUMBERS_AT_ONCE = 2**21  # of a walk's T x D that are worked on together: the record is not held twice
+RIDGE = 1e-8  # of the kernel's own size: for the solve alone; the curves go through the points
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """Matern's kernel of smoothness 3/2 between positions on a segment, conditioned to vanish at z_MAP.
+
+    Smooth enough to follow a walk and no smoother: radial basis functions predict worse, and straight lines lose a
+    third of the variance of coordinates that are independent from point to point.
+    """
+
+    length_scale: float
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        return self._free(a[:, None] - b) - self._free(a)[:, None] * self._free(b)
+
+    def _free(self, distance: Tensor) -> Tensor:
+        r = distance.abs() * (math.sqrt(3) / self.length_scale)
+        return (1 + r) * torch.exp(-r)
+
+
+class KernelMap(LatentMap):
+    """The metric losses' optimum, placed: orthonormal segments of length 1, decoded by kernel regression.
+
+    The losses want consecutive points 1/T apart and all others as far apart as can be: straight
+    segments in orthogonal directions q_i. The decoder is kernel regression from there to theta, with a kernel that is a
+    sum over the directions and conditioned to give theta_star at z_MAP; so the terms between walks vanish,
+    and what is left is one T x T solve for all of them:
+
+        theta(z) = theta_star + sum over i, t of w_t(z.q_i) (theta_(i,t) - theta_star).
+
+    The length scale has the smallest leave-one-out error, in closed form.
+
+    Args:
+        latent_dim: k; None for as many as there are walks. Fewer are refused: the walks could not be
+            orthogonal.
+
+    Example:
+        >>> latent = KernelMap().fit(walk)
+        >>> latent.decode_on(torch.tensor([0, 1]), torch.tensor([0.5, 1.0])).shape
+        torch.Size([2, 3])
+    """
+
+    def __init__(self, latent_dim: int | None = None) -> None:
+        if latent_dim is not None:
+            check_count("latent_dim", latent_dim, "it counts directions; None takes one for each walk.")
+        self.latent_dim = latent_dim
+        self.length_scale = float("nan")
+
+    def check(self, num_walks: int) -> None:
+        if self.latent_dim is not None and self.latent_dim < num_walks:
+            raise ValueError(
+                f"latent_dim = {self.latent_dim} is less than the {num_walks} walks: KernelMap needs a direction for "
+                "each. Pass latent_dim=None, or use AutoencoderMap, which takes any."
+            )
+
+    def fit(self, trajectories: Trajectories, *, progress: bool = True) -> KernelMap:
+        self._thetas = usable(trajectories)  # (N, T + 1, D), not copied: it may be most of the memory
+        num_walks = len(self._thetas)
+        self.check(num_walks)
+        self.theta_star = self._thetas[0, 0].to(dtype=trajectories.sites.dtype, device=trajectories.sites.device)
+        self.start = start_of(trajectories)
+        # In float64: with a small ridge the inverse has large entries that cancel.
+        self._positions = trajectories.positions[1:].to(device=self.theta_star.device, dtype=torch.float64)  # (T,)
+        self.ends = self.theta_star.new_zeros(num_walks, self.latent_dim or num_walks).fill_diagonal_(1)
+        self.spreads = self._spread()
+        self.length_scale = self._choose()
+        self._inverse = torch.linalg.inv(self._gram(self.length_scale))  # (T, T)
+        self.bend, self.residuals = 0.0, self._residual()
+        return self
+
+    def decode(self, z: Tensor) -> Tensor:
+        self.check_fitted()
+        if z.shape[-1:] != self.ends.shape[1:]:
+            raise ValueError(f"z has shape {tuple(z.shape)}, but must end in {self.ends.shape[1]}: a latent point.")
+        flat = z.reshape(-1, z.shape[-1])
+        weights = [self._weights(flat @ end) for end in self.ends]
+        parts = []
+        for columns in self._columns:
+            part = self.theta_star[columns].expand(len(flat), -1)
+            for i, weight in enumerate(weights):
+                part = part + weight @ self._offsets(i, columns)
+            parts.append(part)
+        return torch.cat(parts, dim=-1).reshape(*z.shape[:-1], -1)
+
+    def decode_on(self, segment: Tensor, position: Tensor) -> Tensor:
+        self.check_fitted()
+        weights = self._weights(position)  # (S, T): only the walk itself contributes
+        theta = weights.new_empty(position.shape[0], len(self.theta_star))
+        is_traced = torch.jit.is_tracing() or torch.compiler.is_compiling()  # then for later draws, of other walks
+        for i in range(self.num_segments) if is_traced else segment.unique().tolist():
+            rows = (segment == i).nonzero().squeeze(-1)
+            for columns in self._columns:
+                theta[rows, columns] = self.theta_star[columns] + weights[rows] @ self._offsets(i, columns)
+        return theta
+
+    @property
+    def _columns(self) -> list[slice]:
+        """All coordinates, in parts that are worked on one after another."""
+        dim, size = len(self.theta_star), max(1, NUMBERS_AT_ONCE // len(self._positions))
+        return [slice(start, min(start + size, dim)) for start in range(0, dim, size)]
+
+    def _offsets(self, i: int, columns: slice) -> Tensor:
+        """Walk i in some coordinates, seen from the MAP, in the model's precision: (T, part of D)."""
+        return self._thetas[i, 1:, columns].to(self.theta_star) - self.theta_star[columns]
+
+    @property
+    def _parts(self) -> Iterator[tuple[slice, Tensor]]:
+        """All walks in all coordinates, a part at a time."""
+        for i in range(self.num_segments):
+            for columns in self._columns:
+                yield columns, self._offsets(i, columns)
+
+    def _weights(self, position: Tensor) -> Tensor:
+        near = _Kernel(self.length_scale)(position.double(), self._positions)
+        return (near @ self._inverse).to(self.theta_star.dtype)
+
+    def _gram(self, length_scale: float) -> Tensor:
+        gram = _Kernel(length_scale)(self._positions, self._positions)
+        return gram + RIDGE * gram.diagonal().mean() * torch.eye(len(gram), device=gram.device, dtype=gram.dtype)
+
+    def _choose(self) -> float:
+        """The length scale of the smallest leave-one-out error, in spreads; [K^-1 R]_t / [K^-1]_tt is the one at t."""
+        steps = self._positions.diff()
+        step = float(steps.mean()) if len(steps) else 1.0
+        products = torch.zeros_like(self._gram(step))
+        for columns, offsets in self._parts:
+            moves = self.spreads[columns] > 0  # a constant says nothing about the scale
+            scaled = offsets[:, moves] / self.spreads[columns][moves]
+            products += (scaled @ scaled.mT).double()
+        errors = {}
+        for length_scale in (scale * step for scale in LENGTH_SCALES):
+            inverse = torch.linalg.inv(self._gram(length_scale))
+            left_out = (inverse @ products @ inverse).diagonal() / inverse.diagonal() ** 2
+            errors[length_scale] = float(left_out.sum().nan_to_num(float("inf")))
+        return min(errors, key=errors.__getitem__)
+
+    def _spread(self) -> Tensor:
+        """The deviation of each coordinate over the recorded points, walk by walk."""
+        mean, square = torch.zeros_like(self.theta_star), torch.zeros_like(self.theta_star)
+        for columns, offsets in self._parts:
+            mean[columns] += offsets.mean(0) / self.num_segments
+            square[columns] += offsets.pow(2).mean(0) / self.num_segments
+        return (square - mean**2).clamp_min(0).sqrt()
+
+    def _residual(self) -> Tensor:
+        """The root mean square distance of each recorded coordinate from its reconstruction."""
+        at_points = self._weights(self._positions)  # (T, T)
+        square = torch.zeros_like(self.theta_star)
+        for columns, offsets in self._parts:
+            square[columns] += (at_points @ offsets - offsets).pow(2).mean(0) / self.num_segments
+        return square.sqrt()
+
+    def state(self) -> dict[str, Any]:
+        return {"latent_dim": self.latent_dim}
+
+    @classmethod
+    def restored(cls, state: Content, trajectories: Trajectories) -> KernelMap:
+        """Fitted again: it takes milliseconds, draws no random number, and gives the same bits."""
+        return cls(state.value("latent_dim", int, type(None))).fit(trajectories, progress=False)
