@@ -31,7 +31,7 @@ import torch
 from tqdm import tqdm
 
 from pyro_metricbnn import Gaussian
-from pyro_metricbnn.plots.canvas import BLACK, BLUE, GREEN, GREY, MARKERS, ORANGE, PURPLE, SKY, VERMILLION
+from pyro_metricbnn.plots.style import BLACK, BLUE, GREEN, GREY, MARKERS, ORANGE, PURPLE, SKY, VERMILLION
 from pyro_metricbnn.predictions.prediction import Prediction
 
 from .arguments import add_methods, chosen, folder, parser, share

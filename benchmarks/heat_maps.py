@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyro_metricbnn.plots.canvas import FIELD
+from pyro_metricbnn.plots.style import FIELD
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

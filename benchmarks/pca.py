@@ -29,7 +29,7 @@ from tqdm import tqdm
 from pyro_metricbnn import Categorical, DriftRefineKernel, KernelMap, Steer, predict
 from pyro_metricbnn.latent.autoencoder_map import AutoencoderMap
 from pyro_metricbnn.latent.posterior import MetricPosterior
-from pyro_metricbnn.plots.canvas import BLACK, BLUE, GREY, VERMILLION
+from pyro_metricbnn.plots.style import BLACK, BLUE, GREY, VERMILLION
 from pyro_metricbnn.refiners.pull_back import Descent
 from pyro_metricbnn.walk.trajectories import Trajectories
 

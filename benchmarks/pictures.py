@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pyro_metricbnn.plots.canvas import BLACK, BLUE, GREEN, GREY, VERMILLION
+from pyro_metricbnn.plots.style import BLACK, BLUE, GREEN, GREY, VERMILLION
 
 from .tables import Figure, complete
 

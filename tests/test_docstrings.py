@@ -14,7 +14,7 @@ from torch import nn
 
 import pyro_metricbnn
 from pyro_metricbnn import plots
-from pyro_metricbnn.plots.plane import Plane
+from pyro_metricbnn.plots.walks import Plane
 
 MODULES = [
     module.name for module in pkgutil.walk_packages(pyro_metricbnn.__path__, "pyro_metricbnn.") if not module.ispkg

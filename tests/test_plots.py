@@ -30,7 +30,7 @@ from pyro_metricbnn import (
     predict,
 )
 from pyro_metricbnn.model.likelihoods import Likelihood
-from pyro_metricbnn.plots.plane import Plane
+from pyro_metricbnn.plots.walks import Plane
 from pyro_metricbnn.predictions.prediction import Prediction
 
 from .runs import X, Y
@@ -225,12 +225,12 @@ def test_a_band_of_zeros_and_ones_shows_their_probability_alone() -> None:
         (lambda: plots.plot_decision(corners, GRID, LABELS), r"must be \(n, 2\)"),
         (lambda: plots.plot_decision(corners, POINTS, LABELS[:2]), "x has 4 rows, y 2"),
         (lambda: plots.plot_decision(corners, POINTS, LABELS, show="doubt"), "show must be one of 'confidence'"),
-        (lambda: plots.plot_decision(lambda x: x, POINTS, LABELS), "not a Prediction"),  # type: ignore[arg-type,return-value]
+        (lambda: plots.plot_decision(lambda x: x, POINTS, LABELS), "not a Prediction"),
         (lambda: plots.plot_reliability(torch.tensor([2.0]), torch.tensor([1])), "not logits"),
         (lambda: plots.plot_reliability(torch.tensor([0.5]), torch.tensor([1, 0])), "probs has 1 rows, y 2"),
         (lambda: plots.plot_reliability(torch.ones(2, 2, 2) / 2, torch.tensor([1, 0])), r"must be \(n, C\)"),
         (lambda: plots.plot_reliability(torch.tensor([0.5]), torch.tensor([1]), num_bins=0), "num_bins"),
-        (lambda: plots.plot_walks("walk"), "must be Trajectories or a MetricBNN"),  # type: ignore[arg-type]
+        (lambda: plots.plot_walks("walk"), "must be Trajectories or a MetricBNN"),
         (lambda: plots.plot_energy(MetricBNN(lambda: None)), "call run"),
         (lambda: plots.plot_segments(KernelMap()), "has not been fitted"),
         (lambda: plots.plot_losses(AutoencoderMap()), "has no losses"),

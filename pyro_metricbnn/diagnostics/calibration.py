@@ -36,21 +36,13 @@ class Reliability:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassCalibration:
-    """Figures of predicted classes, averaged over the inputs.
+    """Figures of predicted classes, averaged over the inputs."""
 
-    Args:
-        nll: Negative log predictive probability of what was observed.
-        accuracy: How often the likeliest class was right.
-        brier: Squared error of the probabilities, summed over the classes: 0 to 2.
-        ece: Expected calibration error.
-        reliability: The curve that it comes from.
-    """
-
-    nll: float
-    accuracy: float
-    brier: float
-    ece: float
-    reliability: Reliability
+    nll: float  # negative log predictive probability of what was observed
+    accuracy: float  # how often the likeliest class was right
+    brier: float  # squared error of the probabilities, summed over the classes: 0 to 2
+    ece: float  # expected calibration error
+    reliability: Reliability  # the curve that it comes from
 
     def __str__(self) -> str:
         return f"NLL {self.nll:.3f}, accuracy {self.accuracy:.3f}, Brier {self.brier:.3f}, ECE {self.ece:.3f}"
@@ -58,23 +50,14 @@ class ClassCalibration:
 
 @dataclass(frozen=True, kw_only=True)
 class RealCalibration:
-    """Figures of predicted numbers, averaged over the observations.
+    """Figures of predicted numbers, averaged over the observations."""
 
-    Args:
-        nll: Negative log predictive density of what was observed at an input.
-        rmse: Root mean square error of the mean.
-        crps: Continuous ranked probability score, in units of y: the absolute error of a sure prediction.
-        levels: Of the central intervals.
-        coverage: The part of the observations that lies in the interval of each level.
-        width: The mean width of the interval of each level.
-    """
-
-    nll: float
-    rmse: float
-    crps: float
-    levels: tuple[float, ...]
-    coverage: tuple[float, ...]
-    width: tuple[float, ...]
+    nll: float  # negative log predictive density of what was observed at an input
+    rmse: float  # root mean square error of the mean
+    crps: float  # continuous ranked probability score, in units of y: the absolute error of a sure prediction
+    levels: tuple[float, ...]  # of the central intervals
+    coverage: tuple[float, ...]  # the part of the observations that lies in the interval of each level
+    width: tuple[float, ...]  # the mean width of the interval of each level
 
     def __str__(self) -> str:
         covered = ", ".join(f"{level:.0%}: {part:.1%}" for level, part in zip(self.levels, self.coverage, strict=True))
@@ -106,8 +89,8 @@ def calibration(
     y = prediction.likelihood.targets(prediction.f[0], y)
     if not y.numel():
         raise ValueError("y has no observation: pass at least one.")
-    if y.is_floating_point() and not bool(y.isfinite().all()):
-        raise ValueError(f"y has {int((~y.isfinite()).sum())} entries that are not finite: leave those rows out.")
+    if wrong := int((~y.isfinite()).sum()):
+        raise ValueError(f"y has {wrong} entries that are not finite: leave those rows out.")
     if prediction.likelihood.observes == "classes":
         return _of_classes(prediction, y, num_bins)
     return _of_numbers(prediction, y, tuple(levels))
@@ -119,26 +102,35 @@ def check_prediction(name: str, value: Any) -> None:
 
 
 def reliability(probs: Tensor, labels: Tensor, num_bins: int = 15) -> Reliability:
-    """The curve of class probabilities (inputs, C) and labels (inputs,), in bins of one width.
+    """The curve of class probabilities (inputs, C) and labels (inputs,), in bins of one width."""
+    confidence, chosen = probs.max(-1)
+    return binned(confidence, (chosen == labels).to(probs.dtype), num_bins)
+
+
+def binned(confidence: Tensor, came_true: Tensor, num_bins: int) -> Reliability:
+    """The curve of probabilities (inputs,) and whether what had them came true, 0 or 1.
 
     As torchmetrics bins, except that a confidence of exactly 1 is in the last bin and not in one of its own.
     """
-    confidence, chosen = probs.max(-1)
-    edges = torch.linspace(0, 1, num_bins + 1, device=probs.device, dtype=probs.dtype)
+    edges = torch.linspace(0, 1, num_bins + 1, device=confidence.device, dtype=confidence.dtype)
     bins = (torch.bucketize(confidence, edges, right=True) - 1).clamp_max(num_bins - 1)
-    empty = probs.new_zeros(num_bins)
-    count = empty.index_add(0, bins, torch.ones_like(confidence))
-    return Reliability(
-        confidence=empty.index_add(0, bins, confidence) / count,
-        accuracy=empty.index_add(0, bins, (chosen == labels).to(probs.dtype)) / count,
-        count=count,
-    )
+    empty = confidence.new_zeros(num_bins)
+    summed = (torch.ones_like(confidence), confidence, came_true)
+    count, sure, often = (empty.index_add(0, bins, values) for values in summed)
+    return Reliability(confidence=sure / count, accuracy=often / count, count=count)
+
+
+def class_labels(y: Tensor, num_classes: int) -> Tensor:
+    """y as class numbers, of which there are so many."""
+    labels = y.long()
+    if not bool(((labels >= 0) & (labels < num_classes) & (labels == y)).all()):
+        raise ValueError(f"y has values that are no class: labels are whole numbers from 0 to {num_classes - 1}.")
+    return labels
 
 
 def _of_classes(prediction: Prediction, y: Tensor, num_bins: int) -> ClassCalibration:
-    probs, labels = prediction.class_probs, y.flatten().long()
-    if bool(((labels < 0) | (labels >= probs.shape[-1])).any()) or not bool((labels == y.flatten()).all()):
-        raise ValueError(f"y has values that are no class: labels are whole numbers from 0 to {probs.shape[-1] - 1}.")
+    probs = prediction.class_probs
+    labels = class_labels(y.flatten(), probs.shape[-1])
     truth = torch.nn.functional.one_hot(labels, probs.shape[-1])
     curve = reliability(probs, labels, num_bins)
     return ClassCalibration(

@@ -1,10 +1,8 @@
-"""How well chains mix, judged by the functions that they give.
+"""How well chains mix, judged by the functions that they give: hidden units can change places, functions have no such
+symmetries, so chains that agree on every function can disagree on every weight.
 
 In: a network's samples grouped by chain, from any sampler, and inputs.  Out: `FunctionMixing`, R-hat and effective
-sample size of each function value.
-
-The weights of a network have symmetries (hidden units can change places), so chains that agree on every function can
-disagree on every weight; functions have none. Both figures are the rank-normalised ones of Vehtari et al. (2021).
+sample size of each function value, the rank-normalised ones of Vehtari et al. (2021).
 """
 
 from __future__ import annotations
@@ -19,11 +17,14 @@ from pyro.ops.stats import effective_sample_size, gelman_rubin
 from torch import Tensor
 
 from ..model.network import BayesianNetwork
-from ..predictions.prediction import predict
-from ..runtime.arguments import WrongTypeError, check_mapping, check_tensor
+from ..predictions.prediction import check_network, predict
+from ..runtime.arguments import check_mapping, check_tensor
 from ..runtime.each_draw import for_each
 
 MIN_DRAWS = 4  # a chain, for two halves with a variance each
+MAX_FUNCTION_R_HAT = 1.05  # above it chains do not agree on function values
+MAX_COORDINATE_R_HAT = 1.2  # above it a walk's particles do not agree on a single coordinate: many have chance's worst
+MAX_ROWS = 200  # inputs or coordinates that are asked whether chains agree on them
 NUM_COLUMNS = 32  # function values at once: Pyro's effective sample size takes memory quadratic in the draws
 
 
@@ -41,17 +42,14 @@ class FunctionMixing:
 
     @property
     def median_r_hat(self) -> float:
-        """That of the typical function value."""
         return float(self.r_hat.median())
 
     @property
     def worst_ess(self) -> float:
-        """The smallest."""
         return float(self.ess.min())
 
     @property
     def median_ess(self) -> float:
-        """That of the typical function value."""
         return float(self.ess.median())
 
     def __str__(self) -> str:
@@ -76,11 +74,7 @@ def function_mixing(
         >>> function_mixing(model, walk.samples(group_by_chain=True), x).r_hat.shape
         torch.Size([20, 1])
     """
-    if not isinstance(model, BayesianNetwork):
-        raise WrongTypeError(
-            "function_mixing is for networks made models by bayesianize; for others call r_hat and ess of "
-            "pyro_metricbnn.mixing on what your model predicts."
-        )
+    check_network("function_mixing", model, "call r_hat and ess of pyro_metricbnn.diagnostics on what they predict")
     check_mapping("samples", samples, "draws (chains, draws, ...)")
     chains = None
     for name in (name for name in model.names if name in samples):
@@ -140,15 +134,21 @@ def _by_columns(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
     if values.dim() < 2 or values.shape[1] < MIN_DRAWS:
         raise ValueError(
             f"the values have shape {tuple(values.shape)}, but must be (chains, draws, ...) with at least {MIN_DRAWS} "
-            "draws a chain: each chain is cut in two halves that are compared. Take more draws."
+            "draws a chain, whose halves are compared. Take more draws."
         )
-    if not bool(values.isfinite().all()):
-        raise ValueError(
-            f"{int((~values.isfinite()).sum())} of the values are not finite: they cannot be ranked. Leave the draws "
-            "out that they come from."
-        )
+    if wrong := int((~values.isfinite()).sum()):
+        raise ValueError(f"{wrong} of the values are not finite and cannot be ranked. Leave their draws out.")
     half = values.shape[1] // 2
     columns = values.reshape(*values.shape[:2], -1).double()
     halves = torch.cat([columns[:, :half], columns[:, -half:]])
     figures = torch.cat([function(part) for part in halves.split(NUM_COLUMNS, dim=-1)])
     return figures.reshape(values.shape[2:]).to(values.dtype)
+
+
+def some_rows(x: Any) -> Any:
+    """At most MAX_ROWS rows of a network's inputs, evenly taken."""
+    if isinstance(x, tuple):
+        return tuple(some_rows(value) for value in x)
+    if not torch.is_tensor(x) or not x.dim() or len(x) <= MAX_ROWS:
+        return x
+    return x[torch.linspace(0, len(x) - 1, MAX_ROWS, device=x.device, dtype=torch.float64).round().long()]

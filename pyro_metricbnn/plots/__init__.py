@@ -5,9 +5,10 @@ window opened, and no random number of yours used up. Needs matplotlib: pip inst
 """
 
 from .predictions import plot_band, plot_decision, plot_reliability
-from .walks import plot_energy, plot_losses, plot_segments, plot_walks
+from .walks import Plane, plot_energy, plot_losses, plot_segments, plot_walks
 
 __all__ = [
+    "Plane",
     "plot_band",
     "plot_decision",
     "plot_energy",

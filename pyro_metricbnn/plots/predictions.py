@@ -6,36 +6,24 @@ In: predictions or a run, and an axes or None.  Out: the axes, labelled.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from pyro.ops.stats import quantile
 from torch import Tensor
 
-from ..diagnostics.calibration import check_prediction
-from ..inference import MetricBNN
+from ..diagnostics.calibration import binned, check_prediction, class_labels
 from ..predictions.prediction import Prediction
-from ..runtime.arguments import check_count, check_number, check_tensor, check_type
-from .canvas import (
-    BLACK,
-    BLUE,
-    CLASSES,
-    GREY,
-    MARKERS,
-    SKY,
-    array,
-    axes_for,
-    column,
-    draw_field,
-    legend_below,
-    own_numbers,
-    window,
-)
+from ..runtime.arguments import WrongTypeError, check_count, check_number, check_tensor, check_type
+from ..runtime.randomness import own_numbers
+from . import style
+from .style import array, axes_for, column, draw_field, legend_below, window
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MAX_DRAWS = 4_000_000  # of observations, all inputs together, for the edges of a band
+WANTED_DRAWS = 20_000  # an input: the edges are then smooth to a 60th of the noise
 REACH = 1.0  # of the data's range that is shown beyond them
 CHUNK = 2500  # inputs at once
 SHOWN = {
@@ -43,8 +31,6 @@ SHOWN = {
     "entropy": "entropy of the class",
     "mutual_information": "mutual information of class and weights",
 }
-Predictor = MetricBNN | Callable[[Tensor], Prediction]
-WANTED_DRAWS = 20_000  # an input: the edges are then smooth to a 60th of the noise
 
 
 def plot_band(
@@ -86,19 +72,20 @@ def plot_band(
     points = None if data is None else _observed(data)
     ax, order = axes_for(ax), inputs.argsort()
     along = array(inputs[order])
-    edges = ((1 - level) / 2, (1 + level) / 2)
+    edges = [(1 - level) / 2, (1 + level) / 2]
     if not of_classes:
-        low, high = _quantiles(_observations(prediction), edges)[:, order].numpy()
-        ax.fill_between(along, low, high, color=SKY, alpha=0.3, lw=0, label=f"{level:.0%} of observations")
+        with own_numbers(prediction.f.device):
+            drawn = prediction.points(min(WANTED_DRAWS, max(prediction.num_samples, MAX_DRAWS // len(inputs))))
+        low, high = array(quantile(drawn.flatten(1), edges).cpu()[:, order])
+        ax.fill_between(along, low, high, color=style.SKY, alpha=0.3, lw=0, label=f"{level:.0%} of observations")
     if prediction.num_samples > 1:
-        low, high = _quantiles(prediction.expected, edges)[:, order].numpy()
-        ax.fill_between(along, low, high, color=BLUE, alpha=0.35, lw=0, label=f"{level:.0%} of functions")
-    ax.plot(along, array(mean[order]), color=BLUE, lw=1.8, label="mean")
+        low, high = array(quantile(prediction.expected.flatten(1), edges).cpu()[:, order])
+        ax.fill_between(along, low, high, color=style.BLUE, alpha=0.35, lw=0, label=f"{level:.0%} of functions")
+    ax.plot(along, array(mean[order]), color=style.BLUE, lw=1.8, label="mean")
     ax.set(xlabel="x", ylabel="y", xlim=(float(inputs.min()), float(inputs.max())))
     if points is not None:
         _draw_data(ax, *points)
-    if legend:
-        legend_below(ax)
+    legend_below(ax, wanted=legend)
     return ax
 
 
@@ -117,30 +104,12 @@ def _draw_data(ax: Axes, x: Tensor, y: Tensor) -> None:
     """Points; and where a band leaves the data far behind, the view stays near them."""
     reach = REACH * float(y.max() - y.min())
     low, high = ax.get_ylim()
-    ax.plot(array(x), array(y), ".", color=BLACK, ms=4, label="data")
+    ax.plot(array(x), array(y), ".", color=style.BLACK, ms=4, label="data")
     ax.set_ylim(max(low, float(y.min()) - reach), min(high, float(y.max()) + reach))
 
 
-def _observations(prediction: Prediction) -> Tensor:
-    """New observations (R, n, ...), as many a draw as smooth edges want; the caller's random numbers stay as they are.
-
-    One a draw, as `Prediction.quantile` takes, would leave the edges ragged.
-    """
-    each, inputs = prediction.num_samples, prediction.f.shape[1]
-    repeats = math.ceil(min(WANTED_DRAWS, max(each, MAX_DRAWS // inputs)) / each)
-    with own_numbers(prediction.f.device):
-        return torch.cat([prediction.sample() for _ in range(repeats)])
-
-
-def _quantiles(draws: Tensor, levels: tuple[float, float]) -> Tensor:
-    """(R, n) or (R, n, 1) -> (2, n), by sorting: torch.quantile refuses more than 16 million numbers."""
-    ordered = draws.detach().flatten(1).to("cpu").sort(0).values
-    places = [level * (len(ordered) - 1) for level in levels]
-    return torch.stack([torch.lerp(ordered[int(p)], ordered[math.ceil(p)], p % 1) for p in places])
-
-
 def plot_decision(
-    predictor: Predictor,
+    predictor: Any,
     x: Tensor,
     y: Tensor,
     *,
@@ -174,8 +143,9 @@ def plot_decision(
     """
     if show not in SHOWN:
         raise ValueError(f"show must be one of {', '.join(map(repr, SHOWN))}, got {show!r}.")
-    if not callable(predictor):
-        check_type("predictor", predictor, MetricBNN, "a run, or a function from inputs to a Prediction")
+    if not callable(getattr(predictor, "predict", predictor)):
+        wanted = "a run, or a function from inputs to a Prediction"
+        raise WrongTypeError(f"predictor must be {wanted}, got {type(predictor).__name__}.")
     check_count("grid_size", grid_size, "a grid has two points a side or more.", least=2)
     check_number("margin", margin, "it is a part of the data's range.", or_zero=True)
     check_tensor("x", x)
@@ -200,21 +170,19 @@ def plot_decision(
         if lead.min() < 0 < lead.max():  # else no boundary is in sight, and matplotlib warns
             ax.contour(*map(array, sides), lead, levels=[0.0], colors="white", linewidths=1.6)
     for c in labels.unique().tolist():
-        points, style = array(x[labels.to(x.device) == c]), {"edgecolors": "white", "linewidths": 0.5}
-        ax.scatter(*points.T, s=18, color=CLASSES[c % 8], marker=MARKERS[c % 8], label=f"class {c}", **style)
+        looks = {"color": style.CLASSES[c % 8], "marker": style.MARKERS[c % 8], "edgecolors": "white", "lw": 0.5}
+        ax.scatter(*array(x[labels.to(x.device) == c]).T, s=18, label=f"class {c}", **looks)
     ax.set(xlabel="x₁", ylabel="x₂")
     if colorbar:
         ax.figure.colorbar(mesh, ax=ax, label=SHOWN[show])
-    if legend:
-        legend_below(ax)
+    legend_below(ax, wanted=legend)
     return ax
 
 
-def _predicted(predictor: Predictor, x: Tensor, num_samples: int) -> Prediction:
+def _predicted(predictor: Any, x: Tensor, num_samples: int) -> Prediction:
     with own_numbers(x.device):
-        if isinstance(predictor, MetricBNN):
-            return predictor.predict(x, num_samples, chunk_size=CHUNK)
-        prediction = predictor(x)
+        is_run = hasattr(predictor, "predict")
+        prediction = predictor.predict(x, num_samples, chunk_size=CHUNK) if is_run else predictor(x)
     if not isinstance(prediction, Prediction):
         raise ValueError(
             f"the predictor gave {type(prediction).__name__}, not a Prediction: pass a run, or for example "
@@ -244,25 +212,20 @@ def plot_reliability(
     check_tensor("probs", probs)
     chance, hit, name = _outcomes(probs.detach().cpu(), column(y, "y"))
     check_count("num_bins", num_bins, "the usual number is 10.")
-    where = (chance * num_bins).long().clamp_max(num_bins - 1)
-    count = chance.new_zeros(num_bins).index_add(0, where, torch.ones_like(chance))
-    filled = count > 0
-    sure, often = (
-        torch.zeros_like(count).index_add(0, where, values)[filled] / count[filled] for values in (chance, hit)
-    )
-    share = count / len(chance)
-    error = float((share[filled] * (sure - often).abs()).sum())
-    low, high = _wilson(often, count[filled])
+    curve = binned(chance, hit, num_bins)
+    filled = curve.count > 0
+    sure, often = curve.confidence[filled], curve.accuracy[filled]
+    low, high = _wilson(often, curve.count[filled])
     ax = axes_for(ax, 4.6, 4.4)
     bins = [(i + 0.5) / num_bins for i in range(num_bins)]
-    ax.bar(bins, array(share), width=0.9 / num_bins, color=GREY, alpha=0.3, label="share of the points")
-    ax.plot([0, 1], [0, 1], color=GREY, ls="--", lw=1.2, label="calibrated")
+    share = array(curve.count / len(chance))
+    ax.bar(bins, share, width=0.9 / num_bins, color=style.GREY, alpha=0.3, label="share of the points")
+    ax.plot([0, 1], [0, 1], color=style.GREY, ls="--", lw=1.2, label="calibrated")
     bars = torch.stack([often - low, high - often]).clamp_min(0)
-    style = {"color": BLUE, "marker": "o", "ms": 5, "lw": 1.6, "elinewidth": 1.0, "capsize": 2.5}
-    ax.errorbar(array(sure), array(often), yerr=array(bars), **style, label=f"observed (ECE {error:.3f})")
+    looks = {"color": style.BLUE, "marker": "o", "ms": 5, "lw": 1.6, "elinewidth": 1.0, "capsize": 2.5}
+    ax.errorbar(array(sure), array(often), yerr=array(bars), **looks, label=f"observed (ECE {curve.error:.3f})")
     ax.set(xlabel=name, ylabel="how often it was so", xlim=(0, 1), ylim=(0, 1.02), aspect="equal")
-    if legend:
-        legend_below(ax, columns=2)
+    legend_below(ax, columns=2, wanted=legend)
     return ax
 
 
@@ -274,14 +237,13 @@ def _outcomes(probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor, str]:
     if not bool(((probs >= 0) & (probs <= 1 + 1e-6)).all()):
         raise ValueError("probs must be from 0 to 1: pass probabilities (`prediction.probs`), not logits.")
     num_classes = max(2, probs.shape[-1]) if probs.dim() > 1 else 2
-    if not bool(((y >= 0) & (y < num_classes) & (y == y.floor())).all()):
-        raise ValueError(f"y has values that are no class: labels are whole numbers from 0 to {num_classes - 1}.")
+    labels = class_labels(y, num_classes)
     if probs.shape[1:].numel() == 1:
-        return probs.flatten().clamp_max(1), (y == 1).double(), "predicted probability of a one"
+        return probs.flatten().clamp_max(1), labels.double(), "predicted probability of a one"
     if probs.dim() != 2:
         raise ValueError(f"probs has shape {tuple(probs.shape)}, but must be (n, C), or (n,) of a one.")
     sure, said = probs.max(-1)
-    return sure.clamp_max(1), (said == y).double(), "predicted probability of the likeliest class"
+    return sure.clamp_max(1), (said == labels).double(), "predicted probability of the likeliest class"
 
 
 def _wilson(share: Tensor, count: Tensor, z: float = 1.645) -> tuple[Tensor, Tensor]:

@@ -6,53 +6,101 @@ In: a run or a part of it, and an axes or None.  Out: the axes, labelled.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ..diagnostics.health import Run
 from ..energy.potential import BatchedPotential
-from ..inference import MetricBNN
 from ..latent.autoencoder_map import BEND_EVERY, AutoencoderMap
 from ..latent.latent_map import LatentMap
-from ..runtime.arguments import WrongTypeError, check_count, check_type
-from ..walk.trajectories import Trajectories
-from .canvas import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILLION,
-    array,
-    axes_for,
-    draw_field,
-    legend_below,
-    own_numbers,
-    window,
-)
-from .plane import Plane
+from ..runtime.arguments import check_count, check_type
+from ..runtime.randomness import own_numbers
+from ..walk.trajectories import Trajectories, walk_of
+from . import style
+from .style import array, axes_for, draw_field, legend_below, window
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 DARKEST = 0.01  # of the energies in a plane: the few below would take the colours that show the fiber
-MAX_POINTS = 20  # of a walk that are encoded
-MAX_NUMBERS = 2_000_000  # of thetas that are encoded at once
+MAX_COMPONENT_POINTS = 500  # of all walks that the plane is found from: two directions need no more
+MAX_ENCODED_POINTS = 20  # of a walk
+MAX_NUMBERS = 2_000_000  # of thetas at once
 
 
-def _walks(walks: Trajectories | MetricBNN) -> Trajectories:
-    if isinstance(walks, MetricBNN):
-        return walks.trajectories
-    if not isinstance(walks, Trajectories):
-        raise WrongTypeError(f"walks must be Trajectories or a MetricBNN that has run, got {type(walks).__name__}.")
-    return walks
+@dataclass(frozen=True, kw_only=True)
+class Plane:
+    """Two directions through a point.
+
+    Args:
+        origin: (D,).
+        axes: (2, D), orthonormal.
+        shares: (2,), the part of the points' variance along each.
+
+    Example:
+        >>> Plane.of_walks(walk).project(walk.theta_star)
+        tensor([0., 0.])
+    """
+
+    origin: Tensor
+    axes: Tensor
+    shares: Tensor
+
+    @classmethod
+    def of_walks(cls, trajectories: Trajectories) -> Plane:
+        """Through the MAP, along the two directions in which the recorded points vary most."""
+        num_walks, num_points, dim = trajectories.thetas.shape
+        if dim < 2:
+            raise ValueError("a model of one coordinate has no plane to draw its walks in: use plot_energy instead.")
+        if num_walks * (num_points - 1) < 2:
+            raise ValueError("one recorded point has no principal components: walk at least two.")
+        every = math.ceil(num_walks * num_points / MAX_COMPONENT_POINTS)
+        star = trajectories.theta_star.double()
+        points = trajectories.thetas[:, 1::every].flatten(0, 1).double() - star
+        _, singular, axes = torch.linalg.svd(points - points.mean(0), full_matrices=False)
+        return cls(origin=star, axes=axes[:2], shares=singular[:2] ** 2 / singular.pow(2).sum())
+
+    @classmethod
+    def of_segments(cls, latent_map: LatentMap) -> Plane:
+        """Of a latent space, through z_MAP.
+
+        Where all segments are orthogonal every plane is as good as another; this one shows them all, as a fan.
+        """
+        ends = latent_map.ends.detach().double()  # (N, k)
+        if ends.shape[1] < 2:
+            raise ValueError("a latent space of one dimension has no plane to draw its segments in.")
+        _, singular, axes = torch.linalg.svd(ends, full_matrices=False)
+        if len(ends) > 2 and float(singular[-1]) > 0.999 * float(singular[0]):
+            angle = 2 * math.pi * torch.arange(len(ends), device=ends.device, dtype=ends.dtype) / len(ends)
+            axes = torch.stack([angle.cos(), angle.sin()]) @ ends
+            axes = axes / axes.norm(dim=-1, keepdim=True)
+        if len(axes) < 2:  # one segment: along it, and any direction across
+            across = torch.eye(2, ends.shape[1], device=ends.device, dtype=ends.dtype)
+            axes = torch.linalg.qr(torch.cat([ends, across]).T)[0].T
+        return cls(origin=torch.zeros_like(ends[0]), axes=axes[:2], shares=singular.new_full((2,), float("nan")))
+
+    def project(self, theta: Tensor) -> Tensor:
+        """(..., D) -> coordinates (..., 2)."""
+        return ((theta.to(self.origin) - self.origin) @ self.axes.mT).to(theta.dtype)
+
+    def lift(self, coordinates: Tensor) -> Tensor:
+        """(..., 2) -> the points (..., D) of the plane."""
+        return (self.origin + coordinates.to(self.origin) @ self.axes).to(coordinates.dtype)
+
+    def energies(self, potential: BatchedPotential, first: Tensor, second: Tensor) -> Tensor:
+        """U on the grid of coordinates first (A,) and second (B,): (B, A), a few points at once."""
+        rows, columns = torch.meshgrid(second, first, indexing="ij")
+        coordinates = torch.stack([columns, rows], dim=-1).flatten(0, 1)
+        at_once = max(1, min(256, MAX_NUMBERS // len(self.origin)))
+        parts = [potential.value(self.lift(part)) for part in coordinates.split(at_once)]
+        return torch.cat(parts).detach().reshape(rows.shape)
 
 
 def plot_walks(
-    walks: Trajectories | MetricBNN,
+    walks: Trajectories | Run,
     potential: BatchedPotential | None = None,
     *,
     grid_size: int = 60,
@@ -75,32 +123,30 @@ def plot_walks(
         >>> plots.plot_walks(walk, BatchedPotential(model, x, y), grid_size=10).get_title()
         ''
     """
-    trajectories = _walks(walks)
+    trajectories = walk_of(walks)
     check_count("grid_size", grid_size, "a grid has two points a side or more.", least=2)
     check_type("potential", potential, (BatchedPotential, type(None)), "a BatchedPotential, or None")
     if potential is not None and potential.dim != trajectories.sites.dim:
         raise ValueError(
             f"the potential has {potential.dim} coordinates, the walks {trajectories.sites.dim}: it is another model's."
         )
-    plane = Plane.of_walks(trajectories)
-    ax = axes_for(ax, 5.8, 4.6)
+    plane, ax = Plane.of_walks(trajectories), axes_for(ax, 5.8, 4.6)
     from matplotlib.patheffects import withStroke
 
-    if potential is None and isinstance(walks, MetricBNN):
-        args, kwargs = walks.kernel.example_arguments
+    if potential is None and not isinstance(walks, Trajectories):
+        args, kwargs = trajectories.arguments
         with own_numbers(trajectories.energies.device):  # a look at the model draws from it
             potential = BatchedPotential(walks.model, *args, **kwargs)
     points = plane.project(trajectories.thetas.to(trajectories.sites.dtype)).detach().cpu()  # (N, T + 1, 2)
     if potential is not None:
         _draw_energy(ax, plane, potential, points, grid_size)
-    outline = [withStroke(linewidth=1.8, foreground=BLACK, alpha=0.6)]  # to be seen on light and dark energies
+    outline = [withStroke(linewidth=1.8, foreground=style.BLACK, alpha=0.6)]  # to be seen on light and dark energies
     for i, walk in enumerate(array(points)):
         ax.plot(*walk.T, color="white", lw=0.9, path_effects=outline, label=None if i else "walks")
-    ax.plot(*array(points[:, -1]).T, "o", color=ORANGE, mec="black", mew=0.5, ms=5, label="their ends")
-    ax.plot(*points[0, 0].tolist(), "*", color=VERMILLION, mec="white", mew=0.8, ms=15, label="MAP")
+    ax.plot(*array(points[:, -1]).T, "o", color=style.ORANGE, mec="black", mew=0.5, ms=5, label="their ends")
+    ax.plot(*points[0, 0].tolist(), "*", color=style.VERMILLION, mec="white", mew=0.8, ms=15, label="MAP")
     ax.set(**{f"{side}label": f"component {i + 1} ({plane.shares[i]:.0%})" for i, side in enumerate("xy")})
-    if legend:
-        legend_below(ax)
+    legend_below(ax, wanted=legend)
     return ax
 
 
@@ -112,12 +158,11 @@ def _draw_energy(ax: Axes, plane: Plane, potential: BatchedPotential, points: Te
     energies = plane.energies(potential, *(side.to(plane.origin.device, points.dtype) for side in sides))
     good = energies[energies.isfinite()]
     above = (energies.nan_to_num(float("inf")) - good.min()).clamp(1.0, float((good - good.min()).max().clamp_min(2.0)))
-    lowest = float(above.quantile(DARKEST))
-    mesh = draw_field(ax, sides, above, norm=LogNorm(vmin=lowest))
+    mesh = draw_field(ax, sides, above, norm=LogNorm(vmin=float(above.quantile(DARKEST))))
     ax.figure.colorbar(mesh, ax=ax, label="U above its lowest in this plane")
 
 
-def plot_energy(walks: Trajectories | MetricBNN, *, legend: bool = True, ax: Axes | None = None) -> Axes:
+def plot_energy(walks: Trajectories | Run, *, legend: bool = True, ax: Axes | None = None) -> Axes:
     """The potential energy along each walk. A healthy one climbs from the MAP, then stays level.
 
     Args:
@@ -129,27 +174,27 @@ def plot_energy(walks: Trajectories | MetricBNN, *, legend: bool = True, ax: Axe
         >>> plots.plot_energy(walk).get_ylabel()
         'potential energy U'
     """
-    trajectories = _walks(walks)
+    trajectories = walk_of(walks)
     ax = axes_for(ax)
     positions, energies = array(trajectories.positions), array(trajectories.energies)
     good = array(torch.nn.functional.pad(trajectories.is_good, (1, 0), value=True))  # with the MAP: (N, T + 1)
     for i, (energy, is_good) in enumerate(zip(energies, good, strict=True)):
-        ax.plot(positions[is_good], energy[is_good], color=BLUE, lw=0.9, alpha=0.5, label="walks" if i == 0 else None)
-    star = float(energies[0, 0])
-    ax.axhline(star, color=VERMILLION, ls="--", lw=1.4, label="MAP")
-    ax.axhline(star + trajectories.sites.dim / 2, color=GREEN, ls=":", lw=1.8, label="MAP + D/2, a Gaussian's mean")
+        label = None if i else "walks"
+        ax.plot(positions[is_good], energy[is_good], color=style.BLUE, lw=0.9, alpha=0.5, label=label)
+    star, higher = float(energies[0, 0]), trajectories.sites.dim / 2
+    ax.axhline(star, color=style.VERMILLION, ls="--", lw=1.4, label="MAP")
+    ax.axhline(star + higher, color=style.GREEN, ls=":", lw=1.8, label="MAP + D/2, a Gaussian's mean")
     stopped = (~good).any(1).nonzero()[0].tolist()
     if stopped:
         last = [int(good[i].sum()) - 1 for i in stopped]
-        ax.plot(positions[last], energies[stopped, last], "X", color=BLACK, ms=8, label="froze here")
+        ax.plot(positions[last], energies[stopped, last], "X", color=style.BLACK, ms=8, label="froze here")
     ax.set(xlabel="position among the recorded points", ylabel="potential energy U")
-    if legend:
-        legend_below(ax)
+    legend_below(ax, wanted=legend)
     return ax
 
 
 def plot_segments(
-    latent_map: LatentMap | MetricBNN,
+    latent_map: LatentMap | Run,
     trajectories: Trajectories | None = None,
     *,
     legend: bool = True,
@@ -167,41 +212,38 @@ def plot_segments(
         >>> plots.plot_segments(KernelMap().fit(walk), walk).get_xlabel()
         'latent direction 1'
     """
-    if isinstance(latent_map, MetricBNN):
-        return plot_segments(latent_map.latent_map, trajectories or latent_map.trajectories, legend=legend, ax=ax)
-    check_type("latent_map", latent_map, LatentMap, "a fitted LatentMap, or a MetricBNN that has run")
+    fitted = getattr(latent_map, "latent_map", latent_map)
+    check_type("latent_map", fitted, LatentMap, "a fitted LatentMap, or a MetricBNN that has run")
     check_type("trajectories", trajectories, (Trajectories, type(None)), "the Trajectories of a walk, or None")
-    if not hasattr(latent_map, "theta_star"):
+    if not hasattr(fitted, "theta_star"):
         raise ValueError("the latent map has not been fitted: call fit(trajectories) first.")
-    plane = Plane.of_segments(latent_map)
-    ends = plane.project(latent_map.ends.detach()).cpu()  # (N, 2)
-    ax = axes_for(ax, 5.0, 4.6)
-    start = latent_map.start
+    if trajectories is None and fitted is not latent_map:
+        trajectories = walk_of(latent_map)
+    plane, ax, start = Plane.of_segments(fitted), axes_for(ax, 5.0, 4.6), fitted.start
+    ends = plane.project(fitted.ends.detach()).cpu()  # (N, 2)
     for i, (a, b) in enumerate(ends.tolist()):
         if start > 0:
-            ax.plot([0, start * a], [0, start * b], color=GREY, lw=1.0, ls=":", label=None if i else "approach")
-        ax.plot([start * a, a], [start * b, b], color=SKY, lw=3.5, label=None if i else "segments")
+            ax.plot([0, start * a], [0, start * b], color=style.GREY, lw=1.0, ls=":", label=None if i else "approach")
+        ax.plot([start * a, a], [start * b, b], color=style.SKY, lw=3.5, label=None if i else "segments")
     if trajectories is not None:
-        points = array(plane.project(_encoded(latent_map, trajectories)))
-        ax.plot(*points.T, ".", color=BLACK, ms=4, label="encoded walk")
-    ax.plot(0, 0, "*", color=VERMILLION, mec="white", mew=0.8, ms=15, label="MAP")
+        points = array(plane.project(_encoded(fitted, trajectories)))
+        ax.plot(*points.T, ".", color=style.BLACK, ms=4, label="encoded walk")
+    ax.plot(0, 0, "*", color=style.VERMILLION, mec="white", mew=0.8, ms=15, label="MAP")
     ax.set(xlabel="latent direction 1", ylabel="latent direction 2", aspect="equal", adjustable="datalim")
-    if legend:
-        legend_below(ax)
+    legend_below(ax, wanted=legend)
     return ax
 
 
 def _encoded(latent_map: LatentMap, trajectories: Trajectories) -> Tensor:
     """The latent points (S, k) of some of each walk's good points, a few at once."""
-    every = math.ceil(trajectories.num_steps / MAX_POINTS)
+    every = math.ceil(trajectories.num_steps / MAX_ENCODED_POINTS)
     good = trajectories.is_good[:, ::every].to(trajectories.thetas.device)
-    points = trajectories.thetas[:, 1::every][good]
-    points = points.to(latent_map.theta_star)
+    points = trajectories.thetas[:, 1::every][good].to(latent_map.theta_star)
     at_once = max(1, MAX_NUMBERS // points.shape[1])
     return torch.cat([latent_map.encode(part)[0] for part in points.split(at_once)])
 
 
-def plot_losses(latent_map: AutoencoderMap | MetricBNN, *, legend: bool = True, ax: Axes | None = None) -> Axes:
+def plot_losses(latent_map: AutoencoderMap | Run, *, legend: bool = True, ax: Axes | None = None) -> Axes:
     """The parts of an autoencoder's loss, epoch by epoch, and how bent the latent walks still are.
 
     The part that drives other points apart changes its sign: it is on the right, in its own units.
@@ -215,7 +257,7 @@ def plot_losses(latent_map: AutoencoderMap | MetricBNN, *, legend: bool = True, 
         >>> plots.plot_losses(AutoencoderMap(2, num_epochs=20).fit(walk, progress=False)).get_xlabel()
         'epoch'
     """
-    fitted = latent_map.latent_map if isinstance(latent_map, MetricBNN) else latent_map
+    fitted = getattr(latent_map, "latent_map", latent_map)
     if not isinstance(fitted, AutoencoderMap) or not fitted.losses:
         raise ValueError(
             f"{type(fitted).__name__} has no losses to draw: KernelMap is not trained, and an AutoencoderMap has them "
@@ -223,18 +265,17 @@ def plot_losses(latent_map: AutoencoderMap | MetricBNN, *, legend: bool = True, 
         )
     ax, losses, bends = axes_for(ax), fitted.losses, fitted.bends
     epochs = range(1, len(losses) + 1)
-    names = {"plus": ("neighbours", BLUE), "reconstruction": ("reconstruction", ORANGE), "segment": ("segments", GREEN)}
-    for key, (name, colour) in names.items():
+    names = {"plus": "neighbours", "reconstruction": "reconstruction", "segment": "segments"}
+    for (key, name), colour in zip(names.items(), (style.BLUE, style.ORANGE, style.GREEN), strict=True):
         if key in losses[0]:
             ax.plot(epochs, [row[key] for row in losses], color=colour, lw=1.5, label=name)
     if bends:
         at = [BEND_EVERY * (i + 1) for i in range(len(bends))]
-        ax.plot(at, bends, color=BLACK, ls="--", lw=1.2, label="bend")
+        ax.plot(at, bends, color=style.BLACK, ls="--", lw=1.2, label="bend")
     right = ax.twinx()
-    right.plot(epochs, [row["minus"] for row in losses], color=PURPLE, lw=1.5)
-    right.set_ylabel("others apart", color=PURPLE)
-    ax.plot([], [], color=PURPLE, label="others apart (right)")
+    right.plot(epochs, [row["minus"] for row in losses], color=style.PURPLE, lw=1.5)
+    right.set_ylabel("others apart", color=style.PURPLE)
+    ax.plot([], [], color=style.PURPLE, label="others apart (right)")
     ax.set(xlabel="epoch", ylabel="loss; bend as a part of the chord", yscale="log")
-    if legend:
-        legend_below(ax, columns=3)
+    legend_below(ax, columns=3, wanted=legend)
     return ax

@@ -18,16 +18,8 @@ from torch.func import functional_call, vmap
 from ..energy.handlers import Unvalidated
 from ..model.likelihoods import Likelihood
 from ..model.network import BayesianNetwork
-from ..model.sites import check_observed
-from ..runtime.arguments import (
-    WrongTypeError,
-    check_count,
-    check_device,
-    check_mapping,
-    check_part,
-    check_tensor,
-    does_not_run,
-)
+from ..model.structure import check_observed
+from ..runtime.arguments import WrongTypeError, check_count, check_device, check_mapping, check_part, does_not_run
 from ..runtime.each_draw import for_each
 from ..runtime.out_of_memory import is_out_of_memory, with_less_at_once
 from ..runtime.threads import in_turn
@@ -50,8 +42,7 @@ class Prediction:
     parameters: Mapping[str, Tensor]
 
     def __repr__(self) -> str:
-        said = repr(self.likelihood)
-        said = said if len(said) <= 60 else f"{type(self.likelihood).__name__}(...)"  # a scale of many numbers
+        said = repr(self.likelihood) if len(repr(self.likelihood)) <= 60 else f"{type(self.likelihood).__name__}(...)"
         return f"Prediction({self.num_samples} draws at {self.f.shape[1]} inputs, {said})"
 
     def _each(self, function: Callable[..., Any]) -> Any:
@@ -98,8 +89,7 @@ class Prediction:
     def probs(self) -> Tensor:
         """Mean class probabilities: (n, C), or (n, ...) of a one."""
         if self.likelihood.observes != "classes":
-            name = type(self.likelihood).__name__
-            raise ValueError(f"probs are for classes; this prediction's likelihood is {name}.")
+            raise ValueError(f"probs are for classes; this likelihood is {type(self.likelihood).__name__}.")
         return self.mean
 
     @property
@@ -169,17 +159,13 @@ def predict(
         model: A model made by `bayesianize`.
         samples: (S, ...) a site, as `get_samples`, `draw` and Pyro's `MCMC.get_samples` give them.
         x: New inputs, or a tuple of a network's several inputs.
-        chunk_size: At most this many rows of x at once, for when memory is short. Where it turns out to be, half as
-            many are tried, and said.
+        chunk_size: At most this many rows of x at once; where memory is short then too, half of it, and that is said.
 
     Example:
         >>> predict(model, walk.samples(), x).mean.shape
         torch.Size([20, 1])
     """
-    if not isinstance(model, BayesianNetwork):
-        raise WrongTypeError(
-            "predict is for networks made models by bayesianize; for others use pyro.infer.Predictive."
-        )
+    check_network("predict", model, "use pyro.infer.Predictive")
     if chunk_size is not None:
         check_count("chunk_size", chunk_size, "it counts rows of x.")
     with in_turn():  # while another thread predicts, the module has that one's weights
@@ -187,76 +173,63 @@ def predict(
     inputs = x if isinstance(x, tuple) else (x,)
     _check_inputs(inputs, next(iter(weights.values())).device)
     num_rows = next((len(value) for value in inputs if torch.is_tensor(value) and value.dim()), 1)
-    run = partial(_outputs, model, weights, inputs, num_rows)
+    run = partial(_outputs, model.net, weights, inputs, num_rows)
     f = with_less_at_once(run, min(chunk_size or num_rows, num_rows), "rows of x", "predict")
-    _check_outputs(f, inputs)
+    wrong = sum(int((~value.isfinite()).sum()) for value in inputs if torch.is_tensor(value))
+    if wrong and not bool(f.isfinite().all()):  # a network may know what to do with them
+        raise ValueError(f"x has {wrong} entries that are not finite, and so has the output: drop or impute the rows.")
     parameters = {name: value for name, value in samples.items() if name not in weights}
     return Prediction(f=f, likelihood=model.likelihood, parameters=parameters)
+
+
+def check_network(taker: str, model: Any, otherwise: str) -> None:
+    """Refuse a model that is no network, with what to do for others."""
+    if not isinstance(model, BayesianNetwork):
+        raise WrongTypeError(f"{taker} is for networks made models by bayesianize; for others {otherwise}.")
 
 
 def _weights(model: BayesianNetwork, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The draws of the network's weights, (S, ...) each, in its precision."""
     check_mapping("samples", samples, "draws (S, ...)")
-    missing = [name for name in model.names if name not in samples]
-    if missing:
-        raise ValueError(f"the samples lack the site {missing[0]!r}: pass what get_samples, draw or MCMC give, whole.")
     weights, num_draws = {}, 0
     for name in model.names:
+        if name not in samples:
+            raise ValueError(f"the samples lack the site {name!r}: pass what get_samples, draw or MCMC give, whole.")
         value, own = samples[name], model.net.get_parameter(name)
         check_device(f"the samples of {name!r}", value, own.device, "the network is")
         num_draws = num_draws or len(value) if value.dim() else 0
         if not num_draws or value.shape != (num_draws, *own.shape):
             raise ValueError(
                 f"the samples of {name!r} have shape {tuple(value.shape)}, but must be ({num_draws or 'draws'}, "
-                f"{', '.join(map(str, own.shape))}), at least one draw, as many of each site. Pass what get_samples() "
-                "or draw give."
+                f"{', '.join(map(str, own.shape))}), at least one draw, as many of each site. Pass what draw gives."
             )
-        if not bool(value.isfinite().all()):
-            raise ValueError(
-                f"the samples of {name!r} have {int((~value.isfinite()).sum())} entries that are not finite: leave "
-                "those draws out."
-            )
+        if wrong := int((~value.isfinite()).sum()):
+            raise ValueError(f"the samples of {name!r} have {wrong} entries that are not finite: leave the draws out.")
         weights[name] = value.to(own.dtype)
     return weights
 
 
 def _check_inputs(inputs: tuple[Any, ...], device: torch.device) -> None:
     for value in inputs:
-        if value is None or isinstance(value, (str, int, float)) or type(value).__module__ == "numpy":
-            check_tensor("x", value)
-        if torch.is_tensor(value):
+        is_tensor = torch.is_tensor(value)
+        if is_tensor or value is None or isinstance(value, (str, int, float)) or type(value).__module__ == "numpy":
             check_device("x", value, device, "the network is")
-            if value.dim() and not len(value):
-                raise ValueError(f"x has shape {tuple(value.shape)}: there is no row to predict at. Pass at least one.")
+        if is_tensor and value.dim() and not len(value):
+            raise ValueError(f"x has shape {tuple(value.shape)}: there is no row to predict at. Pass at least one.")
 
 
-def _check_outputs(f: Tensor, inputs: tuple[Any, ...]) -> None:
-    """Refuse inputs that are not finite, where the network does not know what to do with them."""
-    if bool(f.isfinite().all()):
-        return
-    wrong = sum(int((~value.isfinite()).sum()) for value in inputs if torch.is_tensor(value))
-    if wrong:
-        raise ValueError(
-            f"x has {wrong} entries that are not finite, and so has what the network makes of them: drop or impute "
-            "those rows."
-        )
-
-
-def _outputs(
-    model: BayesianNetwork, weights: dict[str, Tensor], inputs: tuple[Any, ...], num_rows: int, size: int
-) -> Tensor:
+def _outputs(net: torch.nn.Module, weights: dict[str, Tensor], inputs: tuple, num_rows: int, size: int) -> Tensor:
     """The network's output for all draws (S, n, ...), from so many rows of its inputs at once."""
-    parts = [inputs] if size >= num_rows else [_rows(inputs, slice(i, i + size)) for i in range(0, num_rows, size)]
+    parts = [inputs]
+    if size < num_rows:
+        chunks = [slice(start, start + size) for start in range(0, num_rows, size)]
+        parts = [tuple(value[rows] if torch.is_tensor(value) else value for value in inputs) for rows in chunks]
     try:
         with torch.no_grad(), in_turn():  # a functional call lends the module other weights
-            outputs = [vmap(lambda w, part=part: functional_call(model.net, w, part))(weights) for part in parts]
+            outputs = [vmap(lambda w, part=part: functional_call(net, w, part))(weights) for part in parts]
     except (TypeError, RuntimeError, AttributeError) as error:
         if is_out_of_memory(error):
             raise
-        advice = "Pass inputs such as it was trained on."
-        raise does_not_run("the network does not run on x", inputs, {}, error, advice) from error
+        what, advice = "the network does not run on x", "Pass inputs such as it was trained on."
+        raise does_not_run(what, inputs, {}, error, advice) from error
     return torch.cat(outputs, dim=1)
-
-
-def _rows(inputs: tuple[Any, ...], rows: slice) -> tuple[Any, ...]:
-    return tuple(value[rows] if torch.is_tensor(value) else value for value in inputs)

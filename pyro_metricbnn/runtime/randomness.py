@@ -1,4 +1,4 @@
-"""The state of all random generators: take it, and set it again.
+"""The state of all random generators: take it, set it again, leave it as it was.
 
 In: nothing, or a loader's own generators.  Out: plain values, for `storage`.
 """
@@ -6,10 +6,16 @@ In: nothing, or a loader's own generators.  Out: plain values, for `storage`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from pyro.util import get_rng_state, set_rng_state
+
+
+def own_numbers(device: torch.device) -> AbstractContextManager[None]:
+    """In here random draws leave the caller's generators as they were."""
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 def random_state(own: Sequence[torch.Generator] = ()) -> dict[str, Any]:

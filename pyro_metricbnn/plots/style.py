@@ -5,7 +5,6 @@ In: an axes or None.  Out: an axes, of a figure of its own where None was given.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,10 +41,12 @@ def axes_for(ax: Axes | None, width: float = 6.0, height: float = 4.0) -> Axes:
     return ax
 
 
-def legend_below(ax: Axes, columns: int = 4) -> None:
+def legend_below(ax: Axes, columns: int = 4, wanted: bool = True) -> None:
     """A legend under the axes; where the figure would not make room for it there, where it covers the least."""
     from matplotlib.transforms import ScaledTranslation
 
+    if not wanted:
+        return
     if ax.figure.get_layout_engine() is None:
         ax.legend(loc="best", framealpha=0.85)
         return
@@ -58,10 +59,8 @@ def window(points: Tensor, margin: float, grid_size: int) -> tuple[Tensor, Tenso
     """Coordinates (grid_size,) of a grid around points (n, 2), beyond them by a part of their range."""
     low, high = points.amin(0), points.amax(0)
     reach = (margin * (high - low)).clamp_min(1e-6)
-    first, second = (
-        torch.linspace(float(a), float(b), grid_size, device="cpu")
-        for a, b in zip(low - reach, high + reach, strict=True)
-    )
+    ends = zip((low - reach).tolist(), (high + reach).tolist(), strict=True)
+    first, second = (torch.linspace(start, end, grid_size, device="cpu") for start, end in ends)
     return first, second
 
 
@@ -73,11 +72,6 @@ def array(values: Tensor) -> Any:
 def draw_field(ax: Axes, sides: tuple[Tensor, Tensor], field: Tensor, **colours: Any) -> Any:
     """A field (B, A) over a grid as colours; what a colour bar wants is returned."""
     return ax.pcolormesh(*map(array, sides), array(field), cmap=FIELD, shading="gouraud", rasterized=True, **colours)
-
-
-def own_numbers(device: torch.device) -> AbstractContextManager[None]:
-    """In here random draws leave the caller's generators as they were."""
-    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
 def column(values: Any, name: str) -> Tensor:
