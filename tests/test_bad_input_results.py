@@ -83,7 +83,6 @@ TABLE = [
     refuses("guide: level", lambda: metric().guide.quantiles([1.5]), "must be from 0 to 1"),
     refuses("guide: draws", lambda: metric().guide.sample_posterior(-1), "num_samples must be at least 1"),
     refuses("trajectories: thin", lambda: walk().thinned(7), "every must be at most 6"),
-    refuses_type("trajectories: stored", lambda: walk().stored("half"), "dtype must be a torch.dtype"),  # type: ignore[arg-type]
     refuses("trajectories: shapes", lambda: Trajectories(**{**vars(walk()), "energies": X}), "thetas ask for"),
     # predictions
     refuses_type("predict: model", lambda: predict(mean_of, draws(), X), "for networks made models by bayesianize"),  # type: ignore[arg-type]
@@ -110,13 +109,13 @@ TABLE = [
     # what others read
     refuses_type("to_arviz: source", lambda: to_arviz(anything, network(), X, Y), "has no posterior draws"),
     refuses_type("to_arviz: model", lambda: to_arviz(walk(), anything, X, Y), "model must be a Pyro model"),
-    refuses("to_arviz: no data", lambda: to_arviz(walk(), network()), "does not run on what it was given"),
+    refuses("to_arviz: no data", lambda: to_arviz(draws(), network()), "does not run on what it was given"),
     refuses_type("to_arviz: text", lambda: to_arviz(each(str, draws()), network(), X, Y), "no tensor of numbers"),
     refuses("to_arviz: elsewhere", lambda: to_arviz(each(meta, draws()), network(), X, Y), "on the meta device"),
     refuses_type("to_arviz: draws", lambda: metric().to_arviz(num_samples=2.5), "num_samples must be a whole number"),  # type: ignore[arg-type]
     refuses("to_arviz: axis", lambda: metric().to_arviz(coords={"rows": [1]}), "coords has 'rows', which is no axis"),
     refuses_type("to_arviz: coords", lambda: metric().to_arviz(coords=[1]), "coords must be a dict"),
-    refuses_type("health: number", lambda: health(anything), "run must be a MetricBNN that has run"),
+    refuses_type("health: number", lambda: health(anything), "run must be Trajectories or a MetricBNN that has run"),
     refuses("health: too early", lambda: health(MetricBNN(network())), "call run"),
     refuses_type("function_mixing: model", lambda: function_mixing(mean_of, chains(), X), "for networks made models"),  # type: ignore[arg-type]
     refuses("function_mixing: no chains", lambda: function_mixing(network(), draws(), X), "group_by_chain=True"),
@@ -152,7 +151,7 @@ TABLE = [
     refuses("plots: columns", lambda: plots.plot_decision(classes(), PLANE, LABELS), "does not run on x"),
     refuses_type("plots: probs", lambda: plots.plot_reliability(class_prediction(), LABELS), "probs must be a tensor"),
     refuses("plots: class", lambda: plots.plot_reliability(Y.abs().flatten(), LABELS), "no class: labels"),
-    refuses_type("plots: walks", lambda: plots.plot_walks(draws()), "walks must be Trajectories"),  # type: ignore[arg-type]
+    refuses_type("plots: walks", lambda: plots.plot_walks(draws()), "walks must be Trajectories"),
     refuses_type("plots: potential", lambda: plots.plot_walks(metric(), anything), "potential must be a Batched"),
     refuses_type("plots: map", lambda: plots.plot_segments(anything), "latent_map must be a fitted LatentMap"),
     refuses("plots: losses", lambda: plots.plot_losses(metric()), "KernelMap has no losses to draw"),

@@ -39,7 +39,7 @@ def test_a_walk_that_came_to_a_third_of_its_path_says_so_and_what_to_do(walk: Tr
     assert state.path_walked == pytest.approx(1 / 3)
     (warning,) = state.warnings
     assert "33 % of the path" in warning
-    assert "Steer(effort=4)" in warning
+    assert "MetricBNN(model, effort=4)" in warning
 
 
 def test_a_sound_walk_has_no_warnings(walk: Trajectories) -> None:
@@ -97,13 +97,32 @@ def test_particles_that_disagree_on_a_site_are_reported(walk: Trajectories) -> N
     assert any("'2.bias'" in text and "effort" in text for text in state.warnings)
 
 
-def test_larger_models_have_no_r_hat_of_sites(walk: Trajectories) -> None:
+def widened(walk: Trajectories, dim: int) -> Trajectories:
+    """The same walk with so many coordinates, all that are new in its last site."""
     last = walk.sites.sites[-1]
-    large = replace(walk.sites, sites=(*walk.sites.sites[:-1], replace(last, stop=201)))
-    wider = torch.nn.functional.pad(walk.thetas, (0, 201 - walk.sites.dim))
-    state = health(replace(walk, sites=large, thetas=wider))
+    size = torch.Size((dim - last.start,))
+    wider = replace(last, shape=size, unconstrained_shape=size, stop=dim)
+    sites = replace(walk.sites, sites=(*walk.sites.sites[:-1], wider))
+    return replace(walk, sites=sites, thetas=torch.randn(20, 101, dim))
+
+
+@pytest.mark.parametrize("dim", [200, 201, 1000])
+def test_models_of_any_size_have_the_r_hat_of_some_coordinates(walk: Trajectories, dim: int) -> None:
+    wide = widened(walk, dim)
+    assert health(wide).warnings == ()
+    wide.thetas[:, :, 20:] += 5 * torch.arange(20)[:, None, None]
+    state = health(wide)
+    assert state.r_hat > 1.5
+    assert (state.r_hat_site, "worst R-hat" in str(state)) == ("2.bias", True)
+
+
+def test_a_run_of_a_network_sends_to_its_functions_instead_of_its_weights(metric: MetricBNN) -> None:
+    state = health(metric)
+    assert state.is_network
     assert state.r_hat != state.r_hat
-    assert "R-hat" not in str(state)
+    assert "function_mixing" in str(state)
+    assert not any("R-hat" in text for text in state.warnings)
+    assert health(metric.trajectories).r_hat > 0.9  # of a walk alone, which has no functions to look at
 
 
 def test_a_run_reports_its_latent_map_too(metric: MetricBNN) -> None:

@@ -6,8 +6,9 @@ import torch
 from pyro.infer import MCMC
 from torch import Tensor, nn
 
-from pyro_metricbnn import Categorical, DriftRefineKernel, Gaussian, MetricBNN, Steer, bayesianize, function_mixing
-from pyro_metricbnn.diagnostics.mixing import ess, r_hat, rank_normalized
+from pyro_metricbnn import Categorical, DriftRefineKernel, Gaussian, MetricBNN, Steer, bayesianize
+from pyro_metricbnn.diagnostics import ess, function_mixing, r_hat
+from pyro_metricbnn.diagnostics.mixing import rank_normalized
 from pyro_metricbnn.model.network import BayesianNetwork
 
 from .runs import X, Y, regression

@@ -1,9 +1,8 @@
 """How near predictions are to those of a reference posterior, such as long NUTS chains.
 
 In: two `Prediction`s at the same inputs.  Out: `ClassAgreement` (the figures of the NeurIPS 2021 competition on
-approximate inference), or `RealAgreement` for numbers.
-
-Two runs of the reference itself do not agree exactly either: `relative_to` takes their agreement as the unit.
+approximate inference), or `RealAgreement` for numbers. Two runs of the reference itself do not agree exactly either:
+`relative_to` takes their agreement as the unit.
 """
 
 from __future__ import annotations
@@ -39,15 +38,10 @@ class _Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassAgreement(_Figures):
-    """Agreement of predicted classes, averaged over the inputs.
+    """Agreement of predicted classes, averaged over the inputs."""
 
-    Args:
-        top_1: How often the likeliest classes are the same.
-        total_variation: Half the summed difference of the mean class probabilities: 0 to 1.
-    """
-
-    top_1: float
-    total_variation: float
+    top_1: float  # how often the likeliest classes are the same
+    total_variation: float  # half the summed difference of the mean class probabilities: 0 to 1
 
     def __str__(self) -> str:
         return f"top-1 agreement {self.top_1:.3f}, total variation {self.total_variation:.4g}"
@@ -55,15 +49,10 @@ class ClassAgreement(_Figures):
 
 @dataclass(frozen=True, kw_only=True)
 class RealAgreement(_Figures):
-    """Wasserstein-1 distances of the marginals at each input, averaged over the inputs.
+    """Wasserstein-1 distances of the marginals at each input, averaged over the inputs."""
 
-    Args:
-        wasserstein: Of new observations, in units of y.
-        wasserstein_f: Of the network's outputs.
-    """
-
-    wasserstein: float
-    wasserstein_f: float
+    wasserstein: float  # of new observations, in units of y
+    wasserstein_f: float  # of the network's outputs
 
     def __str__(self) -> str:
         return f"Wasserstein distance {self.wasserstein:.4g}, of the outputs {self.wasserstein_f:.4g}"
@@ -99,8 +88,8 @@ def agreement(prediction: Prediction, reference: Prediction) -> ClassAgreement |
         )
     if prediction.likelihood.observes == "classes":
         p, q = prediction.class_probs, reference.class_probs
-        same = p.argmax(-1) == q.argmax(-1)
-        return ClassAgreement(top_1=float(same.double().mean()), total_variation=total_variation(p, q))
+        top_1 = float((p.argmax(-1) == q.argmax(-1)).double().mean())
+        return ClassAgreement(top_1=top_1, total_variation=total_variation(p, q))
     return RealAgreement(
         wasserstein=float(wasserstein(prediction.points(), reference.points()).mean()),
         wasserstein_f=float(wasserstein(prediction.f, reference.f).mean()),

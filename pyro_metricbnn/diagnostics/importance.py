@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from ..energy.potential import BatchedPotential
-from ..model.sites import Model, Sites
+from ..model.structure import Model
 from ..runtime.arguments import WrongTypeError, check_count
 from ..runtime.threads import in_turn
 
@@ -70,8 +70,7 @@ def pareto_k(log_ratios: Tensor) -> float:
     cutoff = ratios[-num_tail - 1]
     if float(cutoff) > 1 - ROUNDING:
         return 0.0
-    excesses = ratios - cutoff
-    excesses = excesses[excesses > 0]
+    excesses = ratios[ratios > cutoff] - cutoff
     if len(excesses) < MIN_TAIL:
         return float("inf")
     with torch.device("cpu"):  # Pyro's fit makes tensors on the default device
@@ -81,8 +80,8 @@ def pareto_k(log_ratios: Tensor) -> float:
 
 def _log_ratios(potential: BatchedPotential, guide: Any, num_samples: int) -> Tensor:
     """log p(theta, data) - log q(theta) of draws from the guide (S,)."""
-    args, kwargs = potential.args, potential.kwargs
     if isinstance(guide, AutoContinuous):
+        args, kwargs = potential.args, potential.kwargs
         if guide.prototype_trace is None:
             guide(*args, **kwargs)
         posterior = guide.get_posterior(*args, **kwargs)
@@ -93,7 +92,7 @@ def _log_ratios(potential: BatchedPotential, guide: Any, num_samples: int) -> Te
                 f"the guide is of {theta.shape[-1]} coordinates, the model has {potential.dim}: it is of another model."
             )
     else:
-        theta, log_q = _traced(potential.sites, guide, num_samples, args, kwargs)
+        theta, log_q = _traced(potential, guide, num_samples)
     if bool((theta == theta[:1]).all()) and num_samples > 1:
         raise ValueError(
             f"{type(guide).__name__} draws one point again and again: it has no density to compare with the "
@@ -102,12 +101,11 @@ def _log_ratios(potential: BatchedPotential, guide: Any, num_samples: int) -> Te
     return -potential.value(theta).double() - log_q.double()
 
 
-def _traced(
-    sites: Sites, guide: Any, num_samples: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
+def _traced(potential: BatchedPotential, guide: Any, num_samples: int) -> tuple[Tensor, Tensor]:
     """Draws of a guide one by one: theta (S, D), and the log density of it, unconstrained, (S,)."""
+    sites, traced = potential.sites, poutine.trace(guide)
     with in_turn():
-        traces = [poutine.trace(guide).get_trace(*args, **kwargs) for _ in range(num_samples)]
+        traces = [traced.get_trace(*potential.args, **potential.kwargs) for _ in range(num_samples)]
     missing = [name for name in sites.names if name not in traces[0].nodes]
     if missing:
         raise ValueError(f"the guide does not sample the site {missing[0]!r} of the model: it needs all of them.")
