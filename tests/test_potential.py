@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyro.infer.mcmc.util import initialize_model
 from torch import Tensor
 
-from pyro_metricbnn import BatchedPotential
+from pyro_metricbnn import BatchedPotential, Gaussian, bayesianize
 from tests.energies import (
     BY_NAME,
     NUM_PARTICLES,
@@ -390,3 +390,9 @@ def test_without_a_compiler_the_traced_graph_runs_and_that_is_said_once() -> Non
             ours = potential.value_and_grad(theta[:number])[0]
     assert_equal(ours, value[:3])
     assert len([w for w in said if "could not be compiled" in str(w.message)]) == 1
+
+
+def test_the_rows_of_a_network_are_counted_once() -> None:
+    x = torch.zeros(10, 1)
+    potential = BatchedPotential(bayesianize(torch.nn.Linear(1, 1), Gaussian(1.0)), x, x)
+    assert (potential.num_observations, potential.num_rows) == (10, 10)

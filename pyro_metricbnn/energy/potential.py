@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 from pyro import poutine
-from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.func import grad_and_value
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..files.storage import Content
-from ..model.structure import Model, has_density
+from ..model.structure import Model, has_density, kind_of
 from ..runtime.arguments import WrongTypeError, check_device, check_number
 from ..runtime.threads import in_turn
 from .execution import BatchedFunction, Execution, Mode
@@ -144,8 +143,7 @@ class BatchedPotential:
 
     @property
     def _observed(self) -> list[dict[str, Any]]:
-        nodes = [node for node in self.prototype.nodes.values() if node["type"] == "sample" and node["is_observed"]]
-        return [node for node in nodes if not site_is_subsample(node)]
+        return [node for node in self.prototype.nodes.values() if kind_of(node) == "observed"]
 
     @property
     def is_noisy(self) -> bool:

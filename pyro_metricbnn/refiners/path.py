@@ -15,8 +15,8 @@ from .step_size import StepSize, walked_dim
 SHORTEST_PATH = 304.0  # of models in posterior units: with a quarter of it 6 of 20 ordinary Pyro models were off
 CHEAP = 800  # gradients of a network's walk: they take about as long as the search for its MAP and tracing it,
 FEW_WEIGHTS = 5000  # if it has at most so many
-MOST_WORK, LEAST = 1.25e10, 1000  # gradients of a network's walk times its weights and rows; gradients of any
-FEW_ROWS = 250  # below, a gradient costs no less
+MOST_WORK, LEAST = 6.25e9, 1000  # gradients of a network's walk times its weights and rows; gradients of any
+FEW_ROWS = 125  # below, a gradient costs no less
 WARMUP = 0.2  # of a small model's path; a network's way from the MAP is part of the posterior, as in the paper
 
 
