@@ -67,21 +67,8 @@ def choose_temperature(
         >>> choice.best.draw(5)["weight"].shape
         torch.Size([5, 1, 2])
     """
-    check_model(model)
-    if not len(temperatures):
-        raise ValueError("temperatures is empty: give at least one, as (1.0, 4.0, 16.0).")
-    for temperature in temperatures:
-        check_number("temperature", temperature, "1 is the model's own.")
+    judge = _judge(model, validation, temperatures)
     check_count("num_samples", num_samples, "the validation rows are predicted with them.")
-    if torch.is_tensor(validation) or not isinstance(validation, Sequence) or isinstance(validation, str):
-        kind = type(validation).__name__
-        raise WrongTypeError(
-            f"validation must be the model's arguments for the validation rows, as (x, y), got {kind}."
-        )
-    layout = find_layout(model, tuple(validation), {})
-    if not layout.observed:
-        raise ValueError("nothing is observed in the validation data: pass the observations too, as (x, y).")
-    judge = Pointwise(model, tuple(validation), {}, layout)
     known = inspect.signature(MetricBNN.__init__).parameters
     of_metric = {name: settings.pop(name) for name in [*settings] if name in known}
     best, nll = None, {}
@@ -99,6 +86,24 @@ def choose_temperature(
     if best is None or not math.isfinite(nll[best.kernel.temperature]):
         raise ValueError("no temperature gives the validation rows a finite density: look at the model and at them.")
     return TemperatureChoice(best=best, nll=nll)
+
+
+def _judge(model: Model, validation: Sequence[Any], temperatures: Sequence[float]) -> Pointwise:
+    """The model at the validation rows, after a look at what was given."""
+    check_model(model)
+    if not len(temperatures):
+        raise ValueError("temperatures is empty: give at least one, as (1.0, 4.0, 16.0).")
+    for temperature in temperatures:
+        check_number("temperature", temperature, "1 is the model's own.")
+    if torch.is_tensor(validation) or not isinstance(validation, Sequence) or isinstance(validation, str):
+        kind = type(validation).__name__
+        raise WrongTypeError(
+            f"validation must be the model's arguments for the validation rows, as (x, y), got {kind}."
+        )
+    layout = find_layout(model, tuple(validation), {})
+    if not layout.observed:
+        raise ValueError("nothing is observed in the validation data: pass the observations too, as (x, y).")
+    return Pointwise(model, tuple(validation), {}, layout)
 
 
 def _nll(each: Draws) -> float:

@@ -211,7 +211,7 @@ RIGHT: dict[str, Callable[[], object]] = {
     "guide": lambda: (metric().guide.quantiles([0.1]), metric().guide.sample_posterior(2)),
     "predict": lambda: predict(network(), draws(), X),
     "prediction": lambda: (prediction().quantile(0.5), prediction().log_prob(Y), class_prediction().log_prob(LABELS)),
-    "trajectories": lambda: walk().thinned(2).stored(torch.float16),
+    "trajectories": lambda: walk().thinned(2),
     "to_arviz": lambda: to_arviz(draws(), network(), X, Y, coords={"data": list(range(12))}),
     "health": lambda: health(walk()),
     "function_mixing": lambda: function_mixing(network(), chains(), X),

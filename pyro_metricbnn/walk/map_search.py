@@ -35,24 +35,17 @@ FAR = 10.0  # prior deviations: a coordinate that far out, with the energy still
 class MapEstimate:
     """The end of a MAP search.
 
-    Args:
-        theta: theta_star (D,).
-        params: The same by site, constrained.
-        energy: U at theta_star.
-        converged: Whether the energy had stopped falling.
-        unbounded: Sites along which the density has no maximum, or only one in the neck of a funnel; they stand at the
-            prior's median, and theta_star is the best point given that.
-        energies: The energy along the search.
-        units: The prior's centre and deviations, which the search used.
+    Sites that are `unbounded` have no maximum, or only one in the neck of a funnel; they stand at the prior's median,
+    and theta_star is the best point given that.
     """
 
-    theta: Tensor
-    params: dict[str, Tensor]
-    energy: float
-    converged: bool
+    theta: Tensor  # theta_star (D,)
+    params: dict[str, Tensor]  # the same by site, constrained
+    energy: float  # U at theta_star
+    converged: bool  # whether the energy had stopped falling
     unbounded: tuple[str, ...]
-    energies: tuple[float, ...]
-    units: PriorUnits
+    energies: tuple[float, ...]  # along the search
+    units: PriorUnits  # the prior's centre and deviations, which the search used
 
 
 def find_map(
@@ -89,21 +82,8 @@ def find_map(
         check_mapping("the initial values", init, "constrained values")
     units = prior_units(potential)
     starts = _starts(potential, units, init, num_starts)
-    free = torch.ones_like(units.scale, dtype=torch.bool)
     with tqdm(desc="MAP", disable=not progress, leave=False, unit=" steps") as bar:
-        while True:
-            z, energies, converged = _descend(potential, units, starts, free, max_iterations, bar)
-            runaway = free & (z.abs() > FAR)
-            if converged or not bool(runaway.any()):
-                break
-            free = free & ~_with_their_sites(potential, runaway)
-            starts = torch.where(free, starts[:1], torch.zeros_like(z))
-        if converged and len(starts) > 1 and not potential.is_noisy:
-            far = _in_a_neck(potential, units, z, free)
-            if bool(far.any()):
-                free = free & ~far
-                starts = torch.where(free, z, 0.0)[None]
-                z, energies, converged = _descend(potential, units, starts, free, max_iterations, bar)
+        z, free, energies, converged = _search(potential, units, starts, max_iterations, bar)
     theta = units.theta(z).detach()
     energy = energies[-1]
     if not (bool(theta.isfinite().all()) and math.isfinite(energy)):
@@ -122,6 +102,27 @@ def find_map(
         energies=tuple(energies),
         units=units,
     )
+
+
+def _search(
+    potential: BatchedPotential, units: PriorUnits, starts: Tensor, max_iterations: int, bar: tqdm
+) -> tuple[Tensor, Tensor, list[float], bool]:
+    """The best z (D,), which coordinates (D,) were free to get there, energies, and whether they settled."""
+    free = torch.ones_like(units.scale, dtype=torch.bool)
+    while True:
+        z, energies, converged = _descend(potential, units, starts, free, max_iterations, bar)
+        runaway = free & (z.abs() > FAR)
+        if converged or not bool(runaway.any()):
+            break
+        free = free & ~_with_their_sites(potential, runaway)
+        starts = torch.where(free, starts[:1], torch.zeros_like(z))
+    if converged and len(starts) > 1 and not potential.is_noisy:
+        far = _in_a_neck(potential, units, z, free)
+        if bool(far.any()):
+            free = free & ~far
+            starts = torch.where(free, z, 0.0)[None]
+            z, energies, converged = _descend(potential, units, starts, free, max_iterations, bar)
+    return z, free, energies, converged
 
 
 def _starts(

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from ..energy.potential import BatchedPotential
 from ..files.storage import FilePath
-from ..runtime.arguments import check_count, check_mapping, check_type
+from ..runtime.arguments import check_count, check_mapping, check_type, real_device
 from .map_search import MAX_ITERATIONS
-from .trajectories import check_storage
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,7 +62,15 @@ class WalkOptions:
         check_count("num_particles", self.num_particles, "without a particle nothing walks. The default is 20.")
         check_count("max_iterations", self.max_iterations, "the search takes some.")
         check_count("thin", self.thin, "it counts steps.")
-        check_storage(self.storage_dtype, self.storage_device, ("storage_dtype", "storage_device"))
+        if self.storage_dtype is not None:
+            check_type("storage_dtype", self.storage_dtype, torch.dtype, "a torch.dtype, such as torch.float16")
+            if not self.storage_dtype.is_floating_point:
+                kind = self.storage_dtype
+                raise ValueError(
+                    f"storage_dtype is {kind}, which cuts off fractions: pass a real one, as torch.float16."
+                )
+        if self.storage_device is not None:
+            real_device("storage_device", self.storage_device)
         kinds = (BatchedPotential, type(None))
         check_type("potential", self.potential, kinds, "a BatchedPotential of the kernel's model")
         if self.initial_params is not None and self.map_params is not None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..files.storage import Content
 from ..model.sites import Sites
 from ..refiners.state import Ground, of_axes
-from ..runtime.arguments import WrongTypeError, check_count, check_tensor, check_type, real_device
+from ..runtime.arguments import WrongTypeError, check_count, check_tensor, check_type
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -158,11 +158,6 @@ class Trajectories:
             arrays[name] = one.to(values[0].dtype)
         return replace(self, **arrays, in_batches=any(walk.in_batches for walk in walks))
 
-    def stored(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Trajectories:
-        """The same record with its thetas in another precision or on another device, for large D."""
-        check_storage(dtype, device)
-        return replace(self, thetas=self.thetas.to(dtype=dtype, device=device))
-
     def state(self) -> dict[str, Any]:
         """The record in plain values, for a file: without the sites, the arguments and the ground."""
         return {**{name: getattr(self, name) for name in AXES}, "spacing": self.spacing, "in_batches": self.in_batches}
@@ -223,15 +218,3 @@ def walk_of(run_or_walk: Any, name: str = "walks") -> Trajectories:
         kind = type(run_or_walk).__name__
         raise WrongTypeError(f"{name} must be Trajectories or a MetricBNN that has run, got {kind}.")
     return run_or_walk
-
-
-def check_storage(
-    dtype: torch.dtype | None, device: torch.device | str | None, names: tuple[str, str] = ("dtype", "device")
-) -> None:
-    """Refuse a precision or a place that cannot hold a record."""
-    if dtype is not None:
-        check_type(names[0], dtype, torch.dtype, "a torch.dtype, such as torch.float16")
-        if not dtype.is_floating_point:
-            raise ValueError(f"{names[0]} is {dtype}, which cuts off fractions: pass a real one, as torch.float16.")
-    if device is not None:
-        real_device(names[1], device)
