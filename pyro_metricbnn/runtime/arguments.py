@@ -38,16 +38,22 @@ def check_whole(name: str, value: Any, why: str) -> None:
         raise WrongTypeError(f"{name} must be a whole number, got {str(value)[:60]!r}: {why}")
 
 
-def check_count(name: str, value: Any, why: str, *, least: int = 1) -> None:
+def check_count(name: str, value: Any, why: str, *, least: int = 1, or_none: bool = False) -> None:
     """Refuse what is not a whole number of at least `least`."""
+    if or_none and value is None:
+        return
     check_whole(name, value, why)
     if value < least:
         said = "must not be negative" if least == 0 else f"must be at least {least}"
         raise ValueError(f"{name} {said}, got {value}: {why}")
 
 
-def check_number(name: str, value: Any, why: str, *, or_zero: bool = False, or_inf: bool = False) -> None:
-    """Refuse what is not a positive number; zero and infinity only where they mean something."""
+def check_number(
+    name: str, value: Any, why: str, *, or_zero: bool = False, or_inf: bool = False, or_none: bool = False
+) -> None:
+    """Refuse what is not a positive number; zero, infinity and None only where they mean something."""
+    if or_none and value is None:
+        return
     if isinstance(value, (str, bytes, bool)) or not hasattr(value, "__float__"):
         raise WrongTypeError(f"{name} must be a number, got {value!r}: {why}")
     number = float(value)
