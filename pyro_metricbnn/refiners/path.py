@@ -30,12 +30,7 @@ class Path:
     step: StepSize
 
     def length(self, ground: Ground) -> float:
-        """The whole path.
-
-        A walk on a soft posterior takes less time than what comes before it, the search for the MAP and tracing, and so
-        goes further: twice as far is up to half more time in all, and mean predictions of UCI networks are 4 to 26 %
-        nearer to long HMC chains.
-        """
+        """The whole path; up to twice it on a soft posterior, where a walk takes less time than what comes before it."""
         dim = len(ground.scale)
         root = math.sqrt(self.effort * walked_dim(ground))
         if self.path:
@@ -59,10 +54,7 @@ class Path:
     def stride(self, ground: Ground, step_size: float) -> float:
         """How far a recorded step goes: `reach`, or as far as the gradients for one do.
 
-        Sharper and sharper on the way from the MAP, deep regression networks would otherwise take no end of them: five
-        layers of 64 units on Snelson's data walked for 506 s to a test NLL of .48, and now 26 s to .36 (HMC .28 in
-        124). On 6,636 rows of kin8nm about a third of the path has a test NLL of -1.199, all of it, in four times as
-        many seconds, -1.213 (an ensemble of 20: -1.184).
+        Sharper and sharper on the way from the MAP, deep regression networks would otherwise take no end of them.
         """
         return min(self.reach(ground), max(1.0, self._most_gradients(ground) / ground.num_steps) * step_size)
 

@@ -19,11 +19,7 @@ from .state import Ground, Particles
 
 @dataclass(frozen=True, kw_only=True)
 class _PullBack(Refiner):
-    """A fixed drift of length alpha, then refinements that pull the particle back to the fiber.
-
-    `alpha` is the paper's drift scale; None takes the prior's typical radius, sqrt(D) prior deviations,
-    over T.
-    """
+    """A fixed drift of length alpha, then refinements that pull the particle back to the fiber."""
 
     alpha: float | None = None
     num_refinements: int = 10  # M

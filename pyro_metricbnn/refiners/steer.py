@@ -96,10 +96,7 @@ class Steer(Refiner):
 
     @property
     def num_points(self) -> int:
-        """Twice as many as of a straight drift, and more on a longer path: between points that are further apart the
-        curves leave the fiber. Training NLL of draws with 100 and 200 points, regressions of 2,209 and 8,513 weights:
-        .179 and .152, .274 and .229; of the walk's own points .16 and .22 with either.
-        """
+        """Twice as many as of a straight drift: between points that are further apart the curves leave the fiber."""
         return math.ceil(2 * NUM_POINTS * math.sqrt(max(1.0, self.effort)))
 
     def reach(self, ground: Ground) -> float:
@@ -131,8 +128,7 @@ class Steer(Refiner):
         """A recorded step, walked again with half the step size where the energy error was far from what is aimed at.
 
         Near the MAP errors are small and the step grows; what comes then can be so much sharper that the particles are
-        thrown off the fiber (100 to 250 nats on networks of four and five layers), and they take a fourth of the walk
-        to cool down: training NLL .20 and .19, with this .13 and .12. UCI networks take up to 40 % more gradients.
+        thrown off the fiber, and take a fourth of the walk to cool down.
         """
         return self._walk_cool(ground, particles, partial(self.plan.stride, ground))
 
@@ -157,11 +153,7 @@ class Steer(Refiner):
         return moved, error
 
     def relax(self, ground: Ground, theta: Tensor, num_refinements: int, step_size: float = 0.0) -> Tensor:
-        """Each point walks on for so many steps, in a new direction.
-
-        Half as long as the walk's: at full length a direction that is not the walk's heats the point (training
-        NLL of draws on a network of 2,209 weights: .282, after 20 steps .270, of full length .39).
-        """
+        """Each point walks on for so many steps in a new direction, which at the walk's full length would heat it."""
         particles = self.start(ground, theta)
         particles = replace(particles, step_size=self.step_size or (step_size or self.step.first(ground)) / 2)
         moved, _ = self._walk_cool(ground, particles, lambda step_size: num_refinements * step_size)

@@ -47,10 +47,9 @@ class StepSize:
         return self.first(ground) / by_size(len(ground.scale), lambda: 50.0, lambda: 1000.0)
 
     def largest(self, ground: Ground) -> float:
-        """A network's energy mostly gets sharper away from the MAP: one and a half times what the curvature there
-        allows. On four UCI networks once takes 5 to 29 % more gradients, twice 1 to 13 % fewer, but then Breast is a
-        seventh further away from long HMC chains. A small hierarchical model's MAP can be the sharpest place of all,
-        the neck of a funnel.
+        """One and a half times what the curvature at the MAP allows: a network's energy mostly gets sharper from there.
+
+        A small hierarchical model's MAP can be the sharpest place of all, the neck of a funnel.
         """
         dim = walked_dim(ground)
         return by_size(dim, lambda: 0.5 * math.sqrt(dim / self.effort), lambda: 3 * self.first(ground))
@@ -61,20 +60,14 @@ class StepSize:
         return float(torch.maximum(_ninth_tenth(times) / HOT, times.max() / WORST)) if len(times) else 0.0
 
     def tuned(self, ground: Ground, particles: Particles, squares: Tensor) -> float:
-        """A step nearer to the aim.
-
-        The squared error grows with the sixth power of the step on smooth energies (Robnik et al. 2023); with about
-        the power 2.5 on a ReLU network, so that there the aim makes the step shrink with the root of `effort`.
-        """
+        """A step nearer to the aim: on smooth energies the squared error grows with its sixth power (Robnik et al.)."""
         times = self._times(ground, particles, squares)
         seen = float(_ninth_tenth(times)) if len(times) else 1.0
         factor = max(seen, 1e-3) ** (-1 / 6) if math.isfinite(seen) else 0.5
         return min(max(particles.step_size * factor**TUNING_GAIN, self.least(ground)), self.largest(ground))
 
     def _times(self, ground: Ground, particles: Particles, squares: Tensor) -> Tensor:
-        """Squared errors (N,) in units of what is aimed at, of the particles that have not frozen; inf where an energy
-        is not finite.
-        """
+        """Squared errors in units of what is aimed at, of the live particles; inf where an energy is not finite."""
         dim = walked_dim(ground)
         aim = (self.error or min(max(5e-5 * dim, 5e-4), 0.05, MAX_ERROR / dim)) / self.effort**1.25
         times = (squares / dim / aim).nan_to_num(nan=math.inf, posinf=math.inf)

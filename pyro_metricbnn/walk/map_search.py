@@ -58,10 +58,9 @@ def find_map(
 ) -> MapEstimate:
     """Minimise the potential energy.
 
-    From `init`, or the weights of a bayesianized module, or else from scratch: several starts around
-    the prior's median, all at once with Adam, then L-BFGS from the best. A hierarchical density can be
-    unbounded (its scale goes to zero while its effects close in): such a site is noticed, said, and
-    held at the prior's median.
+    From `init`, or the weights of a bayesianized module, or else from scratch: several starts around the prior's
+    median, all at once with Adam, then L-BFGS from the best. A site along which the density is unbounded, as that of a
+    scale whose effects close in, is noticed, said, and held at the prior's median.
 
     Args:
         potential: The energy to minimise.
@@ -84,8 +83,7 @@ def find_map(
     starts = _starts(potential, units, init, num_starts)
     with tqdm(desc="MAP", disable=not progress, leave=False, unit=" steps") as bar:
         z, free, energies, converged = _search(potential, units, starts, max_iterations, bar)
-    theta = units.theta(z).detach()
-    energy = energies[-1]
+    theta, energy = units.theta(z).detach(), energies[-1]
     if not (bool(theta.isfinite().all()) and math.isfinite(energy)):
         raise ValueError(
             f"no start had a finite energy (the best had {energy}): the model gives its data no density. "
@@ -93,15 +91,9 @@ def find_map(
         )
     unbounded = tuple(dict.fromkeys(potential.sites.at(int(i)) for i in (~free).nonzero()))
     _say(converged, unbounded, energies)
-    return MapEstimate(
-        theta=theta,
-        params=potential.unflatten(theta),
-        energy=energy,
-        converged=converged and not unbounded,
-        unbounded=unbounded,
-        energies=tuple(energies),
-        units=units,
-    )
+    converged = converged and not unbounded
+    found = {"energy": energy, "energies": tuple(energies), "converged": converged, "unbounded": unbounded}
+    return MapEstimate(theta=theta, params=potential.unflatten(theta), units=units, **found)  # type: ignore[arg-type]
 
 
 def _search(
@@ -244,9 +236,8 @@ def _lbfgs(evaluate: Evaluate, start: Tensor, max_iterations: int, bar: tqdm) ->
 def _in_a_neck(potential: BatchedPotential, units: PriorUnits, z: Tensor, free: Tensor) -> Tensor:
     """Which coordinates (D,) are far out only because they sit in the neck of a funnel.
 
-    A hierarchical density can be highest where next to none of its mass is: where a scale makes all of its effects
-    narrow. So sites that are far out are compared with the prior's median by Laplace's approximation of their own
-    density, with all others integrated out.
+    There a hierarchical density is highest, with next to none of its mass. So sites that are far out are compared with
+    the prior's median by Laplace's approximation of their own density, with all others integrated out.
     """
     far = _with_their_sites(potential, free & (z.abs() > NECK))
     rest = free & ~far
