@@ -30,7 +30,7 @@ class Path:
     step: StepSize
 
     def length(self, ground: Ground) -> float:
-        """The whole path; up to twice it on a soft posterior, where a walk takes less time than what comes before it."""
+        """The whole path; up to twice it on a soft posterior, where a walk takes less time than what comes before."""
         dim = len(ground.scale)
         root = math.sqrt(self.effort * walked_dim(ground))
         if self.path:
