@@ -16,9 +16,9 @@ class WrongTypeError(TypeError, ValueError):
     """An argument of a type that cannot be right; a ValueError too, as every refusal of this library is."""
 
 
-def check_type(name: str, value: Any, types: type | tuple[type, ...], wanted: str) -> None:
+def check_type(name: str, value: Any, types: type | tuple[type, ...], wanted: str, *, or_none: bool = False) -> None:
     """Refuse a value that is none of these types; `wanted` says what to pass instead."""
-    if not isinstance(value, types):
+    if not isinstance(value, types) and not (or_none and value is None):
         given = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
         raise WrongTypeError(f"{name} must be {wanted}, got {given}.")
 
@@ -73,9 +73,8 @@ def check_part(name: str, value: Any, why: str) -> None:
 
 def check_tensor(name: str, value: Any) -> None:
     """Refuse what is not a tensor, or one without values."""
-    if not torch.is_tensor(value):
-        given = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-        raise WrongTypeError(f"{name} must be a tensor, got {given}: pass torch.as_tensor({name}).")
+    if not torch.is_tensor(value):  # asked at each gradient: the text is made only where it is needed
+        check_type(name, value, torch.Tensor, f"a tensor, such as torch.as_tensor({name}) makes")
     if value.device.type == "meta":
         raise ValueError(f"{name} is on the meta device, where tensors have no values: pass one on a real device.")
 
@@ -97,25 +96,12 @@ def real_device(name: str, device: Any) -> torch.device:
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        first = (str(error).splitlines() or [""])[0]
         kind = ValueError if isinstance(device, str) else WrongTypeError
-        raise kind(
-            f"{name} is {device!r}, which is no device ({first}): pass for example 'cpu' or 'cuda:0'."
-        ) from error
+        said = f"{name} is {device!r}, which is no device ({first_line(error)}): pass for example 'cpu' or 'cuda:0'."
+        raise kind(said) from error
     if found.type == "meta":
         raise ValueError(f"{name} is the meta device, where tensors have no values: pass for example 'cpu'.")
     return found
-
-
-def described(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """A model's arguments in words."""
-
-    def said(value: Any) -> str:
-        if torch.is_tensor(value):
-            return f"a {value.dtype} tensor of shape {tuple(value.shape)} on {value.device}"
-        return type(value).__name__
-
-    return ", ".join([*map(said, args), *(f"{name}= {said(value)}" for name, value in kwargs.items())]) or "none"
 
 
 def first_line(error: BaseException) -> str:
@@ -127,5 +113,12 @@ def does_not_run(
     what: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception, advice: str
 ) -> ValueError:
     """What to raise where something was called with arguments that it cannot take."""
+
+    def said(value: Any) -> str:
+        if torch.is_tensor(value):
+            return f"a {value.dtype} tensor of shape {tuple(value.shape)} on {value.device}"
+        return type(value).__name__
+
+    given = ", ".join([*map(said, args), *(f"{name}= {said(value)}" for name, value in kwargs.items())])
     kind = ValueError if isinstance(error, RuntimeError) else WrongTypeError
-    return kind(f"{what} ({described(args, kwargs)}): {first_line(error)}. {advice}")
+    return kind(f"{what} ({given or 'none'}): {first_line(error)}. {advice}")

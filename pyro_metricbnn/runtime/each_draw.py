@@ -1,7 +1,4 @@
-"""A function of one draw for all draws: at once by vmap, and one after another where that cannot be.
-
-In: a function of one draw, and draws stacked along their first axis.  Out: its results, stacked in the same way.
-"""
+"""In: a function of one draw, and draws stacked along their first axis.  Out: its results, stacked in the same way."""
 
 from __future__ import annotations
 

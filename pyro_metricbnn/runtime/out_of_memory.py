@@ -1,7 +1,6 @@
 """Run out of memory once, and go on with half as much at a time.
 
-In: a function of how many to take at once.  Out: its result, and a warning that names the setting, where all were
-too many.
+In: a function of how many to take at once.  Out: its result, and where that was too many a warning.
 """
 
 from __future__ import annotations
@@ -25,29 +24,18 @@ class NotEnoughMemory(MemoryError):
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether this is Python's, a GPU's or the CPU allocator's word for it, and a smaller chunk has not been tried."""
-    if isinstance(error, NotEnoughMemory):
-        return False
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
+        return not isinstance(error, NotEnoughMemory)
     return isinstance(error, RuntimeError) and any(words in str(error) for words in SAID)
 
 
 def with_less_at_once(
     run: Callable[[int], Result], size: int, counted: str, taker: str, *, draws: bool = False
 ) -> Result:
-    """run(size); where memory is short, all of it again with half the size, from the same random state.
+    """run(size); where memory is short, all of it again with half the size: to the bit as if that had been passed.
 
-    So the result is to the bit the one of half the size from the start.
-
-    Args:
-        run: The work, with so many at once.
-        size: How many.
-        counted: What it counts, for the texts: "particles".
-        taker: What takes the user's chunk_size, for the texts: "DriftRefineKernel".
-        draws: Whether the work draws random numbers.
-
-    Raises:
-        NotEnoughMemory: Half of them were too many as well, or there is nothing to halve.
+    The warning says what `size` counts ("particles") and which `taker` has a chunk_size ("DriftRefineKernel").
+    `draws` says that the work draws random numbers: the second attempt begins with the same ones.
     """
     before = random_state() if draws else None
     try:
@@ -79,7 +67,5 @@ def with_less_at_once(
 
 def _given_up(size: int, counted: str) -> NotEnoughMemory:
     fewer = f"Pass {size // 2} or less" if size > 1 else "Fewer cannot be: take less data (batch_size=)"
-    return NotEnoughMemory(
-        f"out of memory with chunk_size={size}, which counts {counted} at once. {fewer}, or free memory that other "
-        "programs hold."
-    )
+    said = f"out of memory with chunk_size={size}, which counts {counted} at once. {fewer}, or free memory elsewhere."
+    return NotEnoughMemory(said)

@@ -1,7 +1,4 @@
-"""The state of all random generators: take it, set it again, leave it as it was.
-
-In: nothing, or a loader's own generators.  Out: plain values, for `storage`.
-"""
+"""The state of all random generators, in plain values: take it, set it again, leave it as it was."""
 
 from __future__ import annotations
 
@@ -31,11 +28,7 @@ def random_state(own: Sequence[torch.Generator] = ()) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any], own: Sequence[torch.Generator] = ()) -> None:
-    """Go on from there.
-
-    Raises:
-        ValueError: This is not such a state.
-    """
+    """Go on from there; a ValueError where this is not such a state."""
     try:
         if not 0 <= state["numpy"][2] <= len(state["numpy"][1]):  # NumPy would read beyond its numbers
             raise ValueError(f"NumPy's place is {state['numpy'][2]}")

@@ -1,10 +1,7 @@
 """One thread at a time in what belongs to the whole process; and what a forked process has to do first.
 
-In: a block of code.  Out: the same, with no other thread of this library in such a block.
-
-Pyro's stack of handlers, its parameters and its validation switch are one for all threads, and so are torch's tracer
-and the weights that a module has while it is called with others. What only computes, as the recorded graph of an
-energy, needs no turn: walks in two threads do run at once.
+Pyro's handlers, parameters and validation switch are one for all threads, and so are torch's tracer and the weights of
+a module that is called with others. What only computes, as a traced energy does, needs no turn.
 """
 
 from __future__ import annotations
@@ -33,9 +30,8 @@ def in_turn() -> Iterator[None]:
 def settle_after_fork() -> None:
     """In a forked process: torch with one thread, unless the process has chosen a number by itself; bars with a lock.
 
-    The threads of GNU's OpenMP do not come along. Where the parent has used them (to train a network is enough), the
-    first product of two matrices in the child would wait for them without end. So would the first progress bar where
-    another thread was at one in the moment of the fork, as the one is that shows the chains of Pyro's MCMC.
+    The threads of GNU's OpenMP do not come along: the first product of two matrices in the child would wait for them
+    without end. So would the first progress bar, where another thread was at one in the moment of the fork.
     """
     global _threads_of_parent
     if _threads_of_parent is None:
