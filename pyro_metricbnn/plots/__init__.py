@@ -1,7 +1,8 @@
 """Pictures of predictions, walks and latent spaces: `from pyro_metricbnn import plots`.
 
-In: what `MetricBNN` found, or a part of it, and an axes or None.  Out: the axes, labelled. No style is changed, no
-window opened, and no random number of yours used up. Needs matplotlib: pip install 'pyro_metricbnn[plots]'.
+In: what `MetricBNN` found, or a part of it; `ax` is where to draw, None for a new figure, `legend` whether to draw one.
+Out: the axes, labelled. No style is changed, no window opened, and no random number of yours used up.
+Needs matplotlib: pip install 'pyro_metricbnn[plots]'. To add here: a picture, in the file of what it shows.
 """
 
 from .predictions import plot_band, plot_decision, plot_reliability

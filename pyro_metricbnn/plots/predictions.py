@@ -1,6 +1,6 @@
 """Pictures of predictions: bands along an input, decisions in the plane of two, reliability.
 
-In: predictions or a run, and an axes or None.  Out: the axes, labelled.
+In: predictions or a run; `legend` asks for one, `ax` is where to draw, None for a new figure.  Out: the axes, labelled.
 """
 
 from __future__ import annotations
@@ -49,8 +49,6 @@ def plot_band(
         x: (n,) or (n, 1), in any order.
         data: x and y of observations to draw.
         level: The probability within each band.
-        legend: Draw a legend.
-        ax: Where to draw; None for a new figure.
 
     Example:
         >>> net = bayesianize(nn.Linear(1, 1), Gaussian(0.5))
@@ -71,17 +69,13 @@ def plot_band(
         raise ValueError("x has entries that are not finite: they have no place in a picture. Leave those rows out.")
     points = None if data is None else _observed(data)
     ax, order = axes_for(ax), inputs.argsort()
-    along = array(inputs[order])
-    edges = [(1 - level) / 2, (1 + level) / 2]
     if not of_classes:
         with own_numbers(prediction.f.device):
             drawn = prediction.points(min(WANTED_DRAWS, max(prediction.num_samples, MAX_DRAWS // len(inputs))))
-        low, high = array(quantile(drawn.flatten(1), edges).cpu()[:, order])
-        ax.fill_between(along, low, high, color=style.SKY, alpha=0.3, lw=0, label=f"{level:.0%} of observations")
+        _draw_band(ax, inputs[order], drawn[:, order], level, "observations", color=style.SKY, alpha=0.3)
     if prediction.num_samples > 1:
-        low, high = array(quantile(prediction.expected.flatten(1), edges).cpu()[:, order])
-        ax.fill_between(along, low, high, color=style.BLUE, alpha=0.35, lw=0, label=f"{level:.0%} of functions")
-    ax.plot(along, array(mean[order]), color=style.BLUE, lw=1.8, label="mean")
+        _draw_band(ax, inputs[order], prediction.expected[:, order], level, "functions", color=style.BLUE, alpha=0.35)
+    ax.plot(array(inputs[order]), array(mean[order]), color=style.BLUE, lw=1.8, label="mean")
     ax.set(xlabel="x", ylabel="y", xlim=(float(inputs.min()), float(inputs.max())))
     if points is not None:
         _draw_data(ax, *points)
@@ -98,6 +92,12 @@ def _observed(data: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     if len(x) != len(y):
         raise ValueError(f"the data's x has {len(x)} rows, its y {len(y)}: pass a pair (x, y) of equal lengths.")
     return x, y
+
+
+def _draw_band(ax: Axes, x: Tensor, draws: Tensor, level: float, what: str, **looks: Any) -> None:
+    """Between the quantiles that leave so much of the draws (S, n, ...) between them, over x (n,)."""
+    low, high = array(quantile(draws.flatten(1), [(1 - level) / 2, (1 + level) / 2]))
+    ax.fill_between(array(x), low, high, lw=0, label=f"{level:.0%} of {what}", **looks)
 
 
 def _draw_data(ax: Axes, x: Tensor, y: Tensor) -> None:
@@ -131,9 +131,6 @@ def plot_decision(
         num_samples: Draws of a run.
         grid_size: Points a side.
         margin: How far beyond the data to look, as a part of their range.
-        legend: Draw a legend.
-        colorbar: Draw a colour bar.
-        ax: Where to draw; None for a new figure.
 
     Example:
         >>> classes = bayesianize(nn.Linear(2, 2), Categorical())
@@ -143,45 +140,56 @@ def plot_decision(
     """
     if show not in SHOWN:
         raise ValueError(f"show must be one of {', '.join(map(repr, SHOWN))}, got {show!r}.")
-    if not callable(getattr(predictor, "predict", predictor)):
-        wanted = "a run, or a function from inputs to a Prediction"
-        raise WrongTypeError(f"predictor must be {wanted}, got {type(predictor).__name__}.")
     check_count("grid_size", grid_size, "a grid has two points a side or more.", least=2)
     check_number("margin", margin, "it is a part of the data's range.", or_zero=True)
-    check_tensor("x", x)
-    if x.dim() != 2 or x.shape[1] != 2:
-        raise ValueError(f"x has shape {tuple(x.shape)}, but must be (n, 2): the picture is the plane of two inputs.")
-    labels = column(y, "y").long()
-    if len(labels) != len(x):
-        raise ValueError(f"x has {len(x)} rows, y {len(labels)}: pass one class number a row.")
+    labels = _labels(x, y)
     sides = window(x, margin, grid_size)
     grid = torch.stack(torch.meshgrid(*sides, indexing="xy"), dim=-1).to(x)  # (B, A, 2)
     prediction = _predicted(predictor, grid.flatten(0, 1), num_samples)
-    probs = prediction.class_probs  # (B A, C)
-    shape, num_classes = grid.shape[:2], probs.shape[1]
-    field = probs.amax(-1) if show == "confidence" else getattr(prediction, show)
-    ranges = {"confidence": (1 / num_classes, 1.0), "entropy": (0.0, math.log(num_classes))}
+    probs = prediction.class_probs.unflatten(0, grid.shape[:2])  # (B, A, C)
+    field = probs.amax(-1) if show == "confidence" else getattr(prediction, show).reshape(grid.shape[:2])
+    ranges = {"confidence": (1 / probs.shape[-1], 1.0), "entropy": (0.0, math.log(probs.shape[-1]))}
     low, high = ranges.get(show, (0.0, float(field.max())))
     ax = axes_for(ax, 5.6, 4.6)
-    mesh = draw_field(ax, sides, field.reshape(shape), vmin=low, vmax=high)
-    for c in range(num_classes if num_classes > 2 else 1):
-        others = torch.cat([probs[:, :c], probs[:, c + 1 :]], dim=-1).amax(-1)
-        lead = array((probs[:, c] - others).reshape(shape))
-        if lead.min() < 0 < lead.max():  # else no boundary is in sight, and matplotlib warns
-            ax.contour(*map(array, sides), lead, levels=[0.0], colors="white", linewidths=1.6)
-    for c in labels.unique().tolist():
-        looks = {"color": style.CLASSES[c % 8], "marker": style.MARKERS[c % 8], "edgecolors": "white", "lw": 0.5}
-        ax.scatter(*array(x[labels.to(x.device) == c]).T, s=18, label=f"class {c}", **looks)
-    ax.set(xlabel="x₁", ylabel="x₂")
+    mesh = draw_field(ax, sides, field, vmin=low, vmax=high)
+    _draw_classes(ax, sides, probs, x, labels)
     if colorbar:
         ax.figure.colorbar(mesh, ax=ax, label=SHOWN[show])
     legend_below(ax, wanted=legend)
     return ax
 
 
+def _labels(x: Tensor, y: Tensor) -> Tensor:
+    """Class numbers (n,) of the points (n, 2) to draw."""
+    check_tensor("x", x)
+    if x.dim() != 2 or x.shape[1] != 2:
+        raise ValueError(f"x has shape {tuple(x.shape)}, but must be (n, 2): the picture is the plane of two inputs.")
+    labels = column(y, "y").long()
+    if len(labels) != len(x):
+        raise ValueError(f"x has {len(x)} rows, y {len(labels)}: pass one class number a row.")
+    return labels
+
+
+def _draw_classes(ax: Axes, sides: tuple[Tensor, Tensor], probs: Tensor, x: Tensor, labels: Tensor) -> None:
+    """Where two classes are the likeliest together, from probabilities (B, A, C); and the points (n, 2) of each."""
+    num_classes = probs.shape[-1]
+    for c in range(num_classes if num_classes > 2 else 1):
+        others = torch.cat([probs[..., :c], probs[..., c + 1 :]], dim=-1).amax(-1)
+        lead = array(probs[..., c] - others)
+        if lead.min() < 0 < lead.max():  # else no boundary is in sight, and matplotlib warns
+            ax.contour(*map(array, sides), lead, levels=[0.0], colors="white", linewidths=1.6)
+    for c in labels.unique().tolist():
+        looks = {"color": style.CLASSES[c % 8], "marker": style.MARKERS[c % 8], "edgecolors": "white", "lw": 0.5}
+        ax.scatter(*array(x[labels.to(x.device) == c]).T, s=18, label=f"class {c}", **looks)
+    ax.set(xlabel="x₁", ylabel="x₂")
+
+
 def _predicted(predictor: Any, x: Tensor, num_samples: int) -> Prediction:
+    is_run = hasattr(predictor, "predict")
+    if not is_run and not callable(predictor):
+        wanted = "a run, or a function from inputs to a Prediction"
+        raise WrongTypeError(f"predictor must be {wanted}, got {type(predictor).__name__}.")
     with own_numbers(x.device):
-        is_run = hasattr(predictor, "predict")
         prediction = predictor.predict(x, num_samples, chunk_size=CHUNK) if is_run else predictor(x)
     if not isinstance(prediction, Prediction):
         raise ValueError(
@@ -202,8 +210,6 @@ def plot_reliability(
         probs: Class probabilities (n, C), of which the likeliest class counts; or (n,) of a one.
         y: Class numbers (n,).
         num_bins: Bins of equal width.
-        legend: Draw a legend.
-        ax: Where to draw; None for a new figure.
 
     Example:
         >>> plots.plot_reliability(torch.tensor([0.2, 0.9, 0.8]), torch.tensor([0, 1, 1])).get_ylabel()

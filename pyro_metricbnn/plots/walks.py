@@ -1,6 +1,6 @@
 """Pictures of the walk and of the latent space: projected walks, energies, segments, losses.
 
-In: a run or a part of it, and an axes or None.  Out: the axes, labelled.
+In: a run or part of it; `legend` asks for one, `ax` is where to draw, None for a new figure.  Out: the axes, labelled.
 """
 
 from __future__ import annotations
@@ -116,8 +116,6 @@ def plot_walks(
         walks: A run, or its trajectories.
         potential: The energy to draw; None for the run's own (of a loader's last batch), without a run for none.
         grid_size: Points a side at which the energy is computed.
-        legend: Draw a legend.
-        ax: Where to draw; None for a new figure.
 
     Example:
         >>> plots.plot_walks(walk, BatchedPotential(model, x, y), grid_size=10).get_title()
@@ -167,8 +165,6 @@ def plot_energy(walks: Trajectories | Run, *, legend: bool = True, ax: Axes | No
 
     Args:
         walks: A run, or its trajectories.
-        legend: Draw a legend.
-        ax: Where to draw; None for a new figure.
 
     Example:
         >>> plots.plot_energy(walk).get_ylabel()
@@ -178,9 +174,9 @@ def plot_energy(walks: Trajectories | Run, *, legend: bool = True, ax: Axes | No
     ax = axes_for(ax)
     positions, energies = array(trajectories.positions), array(trajectories.energies)
     good = array(torch.nn.functional.pad(trajectories.is_good, (1, 0), value=True))  # with the MAP: (N, T + 1)
+    looks = {"color": style.BLUE, "lw": 0.9, "alpha": 0.5}
     for i, (energy, is_good) in enumerate(zip(energies, good, strict=True)):
-        label = None if i else "walks"
-        ax.plot(positions[is_good], energy[is_good], color=style.BLUE, lw=0.9, alpha=0.5, label=label)
+        ax.plot(positions[is_good], energy[is_good], **looks, label=None if i else "walks")
     star, higher = float(energies[0, 0]), trajectories.sites.dim / 2
     ax.axhline(star, color=style.VERMILLION, ls="--", lw=1.4, label="MAP")
     ax.axhline(star + higher, color=style.GREEN, ls=":", lw=1.8, label="MAP + D/2, a Gaussian's mean")
@@ -205,8 +201,6 @@ def plot_segments(
     Args:
         latent_map: A fitted map, or a run.
         trajectories: The walk to encode; of a run its own.
-        legend: Draw a legend.
-        ax: Where to draw; None for a new figure.
 
     Example:
         >>> plots.plot_segments(KernelMap().fit(walk), walk).get_xlabel()
@@ -215,7 +209,7 @@ def plot_segments(
     fitted = getattr(latent_map, "latent_map", latent_map)
     check_type("latent_map", fitted, LatentMap, "a fitted LatentMap, or a MetricBNN that has run")
     check_type("trajectories", trajectories, (Trajectories, type(None)), "the Trajectories of a walk, or None")
-    if not hasattr(fitted, "theta_star"):
+    if not fitted.is_fitted:
         raise ValueError("the latent map has not been fitted: call fit(trajectories) first.")
     if trajectories is None and fitted is not latent_map:
         trajectories = walk_of(latent_map)
@@ -239,8 +233,8 @@ def _encoded(latent_map: LatentMap, trajectories: Trajectories) -> Tensor:
     every = math.ceil(trajectories.num_steps / MAX_ENCODED_POINTS)
     good = trajectories.is_good[:, ::every].to(trajectories.thetas.device)
     points = trajectories.thetas[:, 1::every][good].to(latent_map.theta_star)
-    at_once = max(1, MAX_NUMBERS // points.shape[1])
-    return torch.cat([latent_map.encode(part)[0] for part in points.split(at_once)])
+    parts = points.split(max(1, MAX_NUMBERS // points.shape[1]))
+    return torch.cat([latent_map.encode(part)[0] for part in parts])
 
 
 def plot_losses(latent_map: AutoencoderMap | Run, *, legend: bool = True, ax: Axes | None = None) -> Axes:
@@ -250,8 +244,6 @@ def plot_losses(latent_map: AutoencoderMap | Run, *, legend: bool = True, ax: Ax
 
     Args:
         latent_map: A fitted `AutoencoderMap`, or a run with one.
-        legend: Draw a legend.
-        ax: Where to draw; None for a new figure.
 
     Example:
         >>> plots.plot_losses(AutoencoderMap(2, num_epochs=20).fit(walk, progress=False)).get_xlabel()
