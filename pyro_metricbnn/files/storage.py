@@ -233,15 +233,11 @@ def _values(source: Path, kind: str, device: torch.device | str | None) -> Any:
                 tensor = file.get_tensor(name).clone()  # of what is mapped: it needs the file no longer
                 if sums[name] != _check_sum(tensor):
                     raise ValueError(f"the check sum of {name} is wrong")
-                tensors[name] = _moved(source, tensor, was_on if device is None else device)
+                try:
+                    tensors[name] = tensor.to(real_device("device", was_on if device is None else device))
+                except Exception as error:  # of a type that depends on the device
+                    why = f"{source} has tensors of a device that is not here ({first_line(error)})"
+                    raise _Refusal(f"{why}: pass device='cpu' to load it there.") from error
             return tensors[name]
 
         return decoded(document["content"], load)
-
-
-def _moved(source: Path, tensor: Tensor, device: torch.device | str) -> Tensor:
-    try:
-        return tensor.to(real_device("device", device))
-    except Exception as error:  # of a type that depends on the device
-        why = f"{source} has tensors of a device that is not here ({first_line(error)})"
-        raise _Refusal(f"{why}: pass device='cpu' to load it there.") from error

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,22 +22,18 @@ NUMBERS_AT_ONCE = 2**21  # of a walk's T x D that are worked on together: the re
 RIDGE = 1e-8  # of the kernel's own size: for the solve alone; the curves go through the points
 
 
-@dataclass(frozen=True)
-class _Kernel:
+def _kernel(a: Tensor, b: Tensor, length_scale: float) -> Tensor:
     """Matern's kernel of smoothness 3/2 between positions on a segment, conditioned to vanish at z_MAP.
 
     Smooth enough to follow a walk and no smoother: radial basis functions predict worse, and straight lines lose a
     third of the variance of coordinates that are independent from point to point.
     """
 
-    length_scale: float
-
-    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
-        return self._free(a[:, None] - b) - self._free(a)[:, None] * self._free(b)
-
-    def _free(self, distance: Tensor) -> Tensor:
-        r = distance.abs() * (math.sqrt(3) / self.length_scale)
+    def free(distance: Tensor) -> Tensor:
+        r = distance.abs() * (math.sqrt(3) / length_scale)
         return (1 + r) * torch.exp(-r)
+
+    return free(a[:, None] - b) - free(a)[:, None] * free(b)
 
 
 class KernelMap(LatentMap):
@@ -54,8 +49,7 @@ class KernelMap(LatentMap):
     The length scale has the smallest leave-one-out error, in closed form.
 
     Args:
-        latent_dim: k; None for as many as there are walks. Fewer are refused: the walks could not be
-            orthogonal.
+        latent_dim: k; None for as many as there are walks. Fewer are refused: the walks could not be orthogonal.
 
     Example:
         >>> latent = KernelMap().fit(walk)
@@ -134,11 +128,11 @@ class KernelMap(LatentMap):
                 yield columns, self._offsets(i, columns)
 
     def _weights(self, position: Tensor) -> Tensor:
-        near = _Kernel(self.length_scale)(position.double(), self._positions)
+        near = _kernel(position.double(), self._positions, self.length_scale)
         return (near @ self._inverse).to(self.theta_star.dtype)
 
     def _gram(self, length_scale: float) -> Tensor:
-        gram = _Kernel(length_scale)(self._positions, self._positions)
+        gram = _kernel(self._positions, self._positions, length_scale)
         return gram + RIDGE * gram.diagonal().mean() * torch.eye(len(gram), device=gram.device, dtype=gram.dtype)
 
     def _choose(self) -> float:
@@ -150,12 +144,13 @@ class KernelMap(LatentMap):
             moves = self.spreads[columns] > 0  # a constant says nothing about the scale
             scaled = offsets[:, moves] / self.spreads[columns][moves]
             products += (scaled @ scaled.mT).double()
-        errors = {}
-        for length_scale in (scale * step for scale in LENGTH_SCALES):
+
+        def error(length_scale: float) -> float:
             inverse = torch.linalg.inv(self._gram(length_scale))
             left_out = (inverse @ products @ inverse).diagonal() / inverse.diagonal() ** 2
-            errors[length_scale] = float(left_out.sum().nan_to_num(float("inf")))
-        return min(errors, key=errors.__getitem__)
+            return float(left_out.sum().nan_to_num(float("inf")))
+
+        return min((scale * step for scale in LENGTH_SCALES), key=error)
 
     def _spread(self) -> Tensor:
         """The deviation of each coordinate over the recorded points, walk by walk."""
