@@ -147,13 +147,9 @@ class MetricBNN(Results):
     def run(self, *args: Any, progress: bool = True, **settings: Any) -> MetricBNN:
         """Find the MAP, walk, fit the latent map and build the guide.
 
-        With a `checkpoint` a run that was killed, in the walk or after it, goes on when it is called again in the same
-        way, to the bits of an unbroken one; one process at a time, a second is refused.
-
-        Ctrl-C ends a walk of at least four points of each particle: a warning says how many there are, and the map is
-        fitted to them, so that all that follows a run works. A second Ctrl-C goes through, as do those in the search
-        and in the fit; after one in the fit `trajectories` is there, and `fit` goes on with it. With a checkpoint the
-        same call goes on later, to the whole run.
+        With a `checkpoint` a run that was killed goes on when it is called again in the same way, to the bits of an
+        unbroken one. Ctrl-C ends a walk of at least four points of each particle: a warning says how many there are,
+        and all that follows a run works with them. A second one goes through; after one in the fit, `fit` goes on.
 
         Args:
             *args: The model's arguments, or a DataLoader of batches of them.
@@ -211,8 +207,8 @@ class MetricBNN(Results):
     def save(self, path: FilePath, *, data: bool = True) -> None:
         """Write all that `run` found to a file, which cannot run code when it is read.
 
-        A save that is interrupted, or that a full disk stops, leaves the file that was there whole, and the object
-        as it is. The model is not in the file.
+        A save that is interrupted, or that a full disk stops, leaves the file that was there whole. The model is not in
+        the file.
 
         Args:
             path: The file.

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import inspect
 import pkgutil
 from typing import Any
 
@@ -42,5 +43,6 @@ def test_the_examples_of_a_module_print_what_they_say(name: str, names: dict[str
 
 
 def test_every_public_name_has_an_example() -> None:
-    without = [name for name in pyro_metricbnn.__all__ if ">>>" not in (getattr(pyro_metricbnn, name).__doc__ or "")]
-    assert without == []
+    public = {name: getattr(pyro_metricbnn, name) for name in pyro_metricbnn.__all__}
+    to_call = {name: value for name, value in public.items() if callable(value) and not inspect.isabstract(value)}
+    assert [name for name, value in to_call.items() if ">>>" not in (value.__doc__ or "")] == []

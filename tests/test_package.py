@@ -13,21 +13,12 @@ import pyro_metricbnn
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pyro_metricbnn"
-FLOW = [
-    "runtime",
-    "files",
-    "model",
-    "energy",
-    "refiners",
-    "walk",
-    "latent",
-    "predictions",
-    "diagnostics",
-    "inference",
-    "temperature",
-    "plots",
-    "comparison",
-]
+FLOW = ["runtime", "files", "model", "energy", "refiners", "walk", "latent", "predictions", "diagnostics"]
+FLOW += ["plots", "comparison", "results", "inference", "temperature"]
+CONTRACT = """
+bayesianize BatchedPotential MetricBNN DriftRefineKernel Steer Descent Adam Gaussian HeteroscedasticGaussian Categorical
+Bernoulli Poisson to_arviz compare choose_temperature AutoMetric MetricPosterior LatentMap KernelMap AutoencoderMap
+"""
 ROOMS = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE)
 
 
@@ -49,6 +40,56 @@ def test_every_package_has_a_place_in_the_flow() -> None:
 @pytest.mark.parametrize("path", ROOMS, ids=str)
 def test_a_package_imports_only_from_those_above_it(path: Path) -> None:
     assert imported(path) <= set(FLOW[: FLOW.index(path.parts[0]) + 1])
+
+
+@pytest.mark.parametrize("package", [name for name in FLOW if (PACKAGE / name).is_dir()])
+def test_a_package_has_three_to_eight_files_and_says_what_it_is_for(package: str) -> None:
+    assert 3 <= len([path for path in ROOMS if path.parts[0] == package]) - 1 <= 8
+    said = (PACKAGE / package / "__init__.py").read_text()
+    assert {"In:", "Out:", "To"} <= set(said.split())
+
+
+def test_no_page_is_long_and_no_function_is() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        text = path.read_text()
+        assert text.count("\n") <= 300, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                assert (node.end_lineno or 0) - node.lineno < 50, f"{path}: {node.name}"
+
+
+@pytest.mark.parametrize("name", CONTRACT.split())
+def test_the_contracts_names_are_at_the_front_door(name: str) -> None:
+    assert name in pyro_metricbnn.__all__
+
+
+def test_dir_shows_no_internals() -> None:
+    assert set(dir(pyro_metricbnn)) == {*pyro_metricbnn.__all__, "__version__"}
+    assert not {"inference", "results", "runtime", "files", "Any"} & set(dir(pyro_metricbnn))
+
+
+@pytest.mark.parametrize(
+    ("namespace", "base"),
+    [
+        ("refiners", "Refiner"),
+        ("model", "Likelihood"),
+        ("model", "Prior"),
+        ("latent", "LatentMap"),
+        ("predictions", "Prediction"),
+        ("predictions", "Source"),
+        ("energy", "GradientEstimator"),
+        ("walk", "WalkOptions"),
+        ("diagnostics", "Health"),
+    ],
+)
+def test_what_can_be_subclassed_is_in_its_namespace(namespace: str, base: str) -> None:
+    assert base in getattr(pyro_metricbnn, namespace).__all__
+
+
+def test_what_a_namespace_exports_can_be_had_from_the_top() -> None:
+    assert pyro_metricbnn.k_hat is pyro_metricbnn.diagnostics.k_hat
+    with pytest.raises(AttributeError, match="has no 'nothing'"):
+        _ = pyro_metricbnn.nothing
 
 
 def test_all_names_that_are_promised_can_be_imported() -> None:

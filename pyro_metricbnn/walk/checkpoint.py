@@ -60,12 +60,7 @@ class Moment:
 
 
 class Checkpoint:
-    """The file of one walk.
-
-    Args:
-        path: Where it is, or will be.
-        every: Seconds between two writes; 0 to write at each step.
-    """
+    """The file of one walk, written every so many seconds; 0 is at each step."""
 
     def __init__(self, path: FilePath, every: float) -> None:
         check_number("checkpoint_every", every, "it counts seconds; 0 is each step.", or_zero=True, or_inf=True)

@@ -6,7 +6,7 @@ In: what a kernel walked.  Out: thetas (N, T + 1, D), their energies, samples by
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -22,26 +22,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Trajectories:
-    """N walks of T recorded steps, all from the MAP.
-
-    Args:
-        thetas: (N, T + 1, D), unconstrained; the first point of each is the MAP.
-        energies: (N, T + 1), the potential energy at each point.
-        energy_errors: (N, T), what the integrator got wrong on the way to each point (root mean square of
-            its steps), or the energy that refinement did not take back.
-        drift_survived: (N, T), the part of the drift that was left of each step: 1 is straight on.
-        step_sizes: (T,), of a refiner that tunes its own.
-        paths: (T,), how far the drift had gone at each point, in the refiner's units.
-        gradients: (T,), how many each particle had taken by then.
-        frozen_at: (N,), the step at which a particle's energy was no longer finite; T + 1 for never. From
-            there on its row repeats the last good point.
-        positions: (T + 1,), where each point is among all, from 0 at the MAP to 1 at the end: evenly, whatever the
-            lengths. The first step is longer where the walk left the MAP before the record began.
-        sites: Where each latent site is in theta.
-        spacing: How far the drift was to go between two points.
-        arguments: What the model was called with; of a walk on minibatches, one batch.
-        in_batches: Whether the walk took minibatches, so that no call of the model saw all the data.
-        ground: What was walked on, for draws that are to be refined; None for a walk from a file.
+    """N walks of T recorded steps, all from the MAP; each tensor with its axes.
 
     Example:
         >>> walk.thetas.shape
@@ -50,20 +31,20 @@ class Trajectories:
         torch.Size([40, 1, 2])
     """
 
-    thetas: Tensor = of_axes("N", "T + 1", "D")
+    thetas: Tensor = of_axes("N", "T + 1", "D")  # unconstrained; the first point of each walk is the MAP
     energies: Tensor = of_axes("N", "T + 1")
-    energy_errors: Tensor = of_axes("N", "T")
-    drift_survived: Tensor = of_axes("N", "T")
-    step_sizes: Tensor = of_axes("T")
-    paths: Tensor = of_axes("T")
-    gradients: Tensor = of_axes("T", dtype=torch.int64)
-    frozen_at: Tensor = of_axes("N", dtype=torch.int64)
-    positions: Tensor = of_axes("T + 1")
+    energy_errors: Tensor = of_axes("N", "T")  # of the integrator, root mean square; or what refining did not take back
+    drift_survived: Tensor = of_axes("N", "T")  # the part of the drift that was left of each step: 1 is straight on
+    step_sizes: Tensor = of_axes("T")  # of a refiner that tunes its own
+    paths: Tensor = of_axes("T")  # how far the drift had gone at each point, in the refiner's units
+    gradients: Tensor = of_axes("T", dtype=torch.int64)  # that each particle had taken by then
+    frozen_at: Tensor = of_axes("N", dtype=torch.int64)  # the step from which on its last good point repeats, or T + 1
+    positions: Tensor = of_axes("T + 1")  # among all points, from 0 at the MAP to 1; longer first where it approached
     sites: Sites
-    spacing: float
-    arguments: Arguments = field(default=((), {}), repr=False)
-    in_batches: bool = False
-    ground: Ground | None = field(default=None, repr=False)
+    spacing: float  # how far the drift was to go between two points
+    arguments: Arguments = ((), {})  # what the model was called with; of a walk on minibatches, one batch
+    in_batches: bool = False  # so that no call of the model saw all the data
+    ground: Ground | None = None  # what was walked on, for draws that are to be refined; None from a file
 
     def __post_init__(self) -> None:
         check_type("sites", self.sites, Sites, "the sites of a model, as BatchedPotential(model, x, y).sites are")
