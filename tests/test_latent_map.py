@@ -109,7 +109,7 @@ def test_coordinates_independent_from_point_to_point_keep_their_spread(pulled: T
 
 
 def test_a_walk_kept_in_half_precision_decodes_in_the_models(pulled: Trajectories) -> None:
-    latent = KernelMap().fit(pulled.stored(torch.float16))
+    latent = KernelMap().fit(replace(pulled, thetas=pulled.thetas.half()))
     whole = KernelMap().fit(pulled)
     segment, position = torch.tensor([0, 3]), torch.tensor([0.31, 0.77])
     assert latent.decode_on(segment, position).dtype == torch.float32
