@@ -71,9 +71,8 @@ class MetricBNN(Results):
         chunk_size: int | None = None,
     ) -> None:
         check_count("num_particles", num_particles, "without one nothing walks.")
-        if tube_scale is not None:
-            check_number("tube_scale", tube_scale, "it is a deviation; None finds it.", or_zero=True)
-        check_type("latent_map", latent_map, (LatentMap, type(None)), "a LatentMap, as KernelMap() is, or None")
+        check_number("tube_scale", tube_scale, "it is a deviation; None finds it.", or_zero=True, or_none=True)
+        check_type("latent_map", latent_map, LatentMap, "a LatentMap, as KernelMap() is, or None", or_none=True)
         if latent_map is not None and latent_dim is not None:
             raise ValueError(f"latent_dim is the latent map's to say: pass {type(latent_map).__name__}({latent_dim}).")
         walking: dict[str, Any] = {"refiner": refiner, "effort": effort, "num_steps": num_steps}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from pyro_metricbnn import Adam, BatchedPotential, Categorical, Descent, DriftRefineKernel, Gaussian, Steer, bayesianize
+from tests.models import normal_mean
 
 X = torch.linspace(-2, 2, 40)[:, None]
 Y = torch.sin(2 * X)
@@ -232,3 +233,28 @@ def test_bad_input_is_refused_in_words_before_any_long_work(wrong: Callable[[], 
         warnings.simplefilter("ignore")
         with pytest.raises(ValueError, match=said):
             wrong()
+
+
+def test_a_chain_of_pyros_mcmc_is_planned_for_warm_up_and_samples() -> None:
+    planned = []
+    kernel = DriftRefineKernel(normal_mean)
+
+    def hook(kernel: DriftRefineKernel, *_: Any) -> None:
+        assert kernel._chain is not None
+        planned.append(kernel._chain[0].num_steps)
+
+    MCMC(kernel, num_samples=7, warmup_steps=3, disable_progbar=True, hook_fn=hook).run(torch.ones(4).double())
+    assert planned == [10] * 10
+
+
+def test_a_kernel_forgets_where_the_last_run_of_mcmc_started() -> None:
+    kernel = DriftRefineKernel(normal_mean)
+    start = {"mean": torch.tensor([50.0], dtype=torch.float64)}
+    runs = [
+        MCMC(kernel, num_samples=4, warmup_steps=0, disable_progbar=True, initial_params=given)
+        for given in (start, None)
+    ]
+    for mcmc in runs:
+        mcmc.run(torch.ones(4).double())
+    assert kernel._given is None
+    assert float(runs[1].get_samples()["mean"][0].abs()) < 5

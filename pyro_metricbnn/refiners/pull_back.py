@@ -25,8 +25,7 @@ class _PullBack(Refiner):
     num_refinements: int = 10  # M
 
     def __post_init__(self) -> None:
-        if self.alpha is not None:
-            check_number("alpha", self.alpha, "it is the length of a drift step.")
+        check_number("alpha", self.alpha, "it is the length of a drift step.", or_none=True)
         check_count("num_refinements", self.num_refinements, "it counts gradients.", least=0)
 
     def units(self, ground: Ground) -> Tensor:

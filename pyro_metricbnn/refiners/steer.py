@@ -66,12 +66,11 @@ class Steer(Refiner):
         check_number("effort", self.effort, "it trades time for fidelity; 1 is the default.")
         check_number("decoherence", self.decoherence, "it is a length of path; inf is without noise.", or_inf=True)
         for name in ("path", "error", "step_size"):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), "None lets the walk find it.")
-        if self.warmup is not None:
-            check_number("warmup", self.warmup, "it is a part of the path; None lets the walk find it.", or_zero=True)
-            if self.warmup >= 1:
-                raise ValueError(f"warmup is a part of the path, from 0 to below 1, got {self.warmup}.")
+            check_number(name, getattr(self, name), "None lets the walk find it.", or_none=True)
+        found = "it is a part of the path; None lets the walk find it."
+        check_number("warmup", self.warmup, found, or_zero=True, or_none=True)
+        if self.warmup is not None and self.warmup >= 1:
+            raise ValueError(f"warmup is a part of the path, from 0 to below 1, got {self.warmup}.")
 
     @property
     def step(self) -> StepSize:

@@ -75,11 +75,10 @@ class DriftRefineKernel(MCMCKernel):
         chunk_size: int | None = None,
     ) -> None:
         check_model(model)
-        if num_steps is not None:
-            check_count("num_steps", num_steps, "a walk needs a step to leave the MAP. The paper takes 50 to 100.")
-        check_type("compile", compile, (bool, type(None)), "True, False, or None where it pays")
-        if chunk_size is not None:
-            check_count("chunk_size", chunk_size, "it counts particles.")
+        leaves = "a walk needs a step to leave the MAP. The paper takes 50 to 100."
+        check_count("num_steps", num_steps, leaves, or_none=True)
+        check_type("compile", compile, bool, "True, False, or None where it pays", or_none=True)
+        check_count("chunk_size", chunk_size, "it counts particles.", or_none=True)
         check_number("temperature", temperature, "1 is the model's own.")
         self.model = model
         self.refiner = named_refiner(refiner, effort)
@@ -142,14 +141,11 @@ class DriftRefineKernel(MCMCKernel):
 
     def _described(self, potential: BatchedPotential, options: WalkOptions) -> dict[str, Any]:
         """What has to be the same for a walk to go on."""
-        settings = ("num_steps", "temperature", "compile", "chunk_size")
+        settings = {name: getattr(self, name) for name in ("num_steps", "temperature", "compile", "chunk_size")}
+        settings |= {"num_particles": options.num_particles, "thin": options.thin}
+        settings["storage_dtype"] = str(options.storage_dtype)
         start_from = options.map_params if options.map_params is not None else options.initial_params
-        return {
-            **{"num_particles": options.num_particles, "thin": options.thin},
-            **{"storage_dtype": str(options.storage_dtype)},
-            **{name: getattr(self, name) for name in settings},
-            **described(self.refiner, potential, start_from),
-        }
+        return {**settings, **described(self.refiner, potential, start_from)}
 
     def _ground(self, potential: BatchedPotential, options: WalkOptions) -> Ground:
         """From the MAP that was given, or that a search finds."""
@@ -159,8 +155,8 @@ class DriftRefineKernel(MCMCKernel):
         if options.map_params is not None:
             theta, scale = given_point(potential, options.map_params), prior_units(potential).scale
         else:
-            search = {"max_iterations": options.max_iterations, "progress": options.progress}
-            estimate = find_map(potential, options.initial_params, **search)  # type: ignore[arg-type]
+            many, shown = options.max_iterations, options.progress
+            estimate = find_map(potential, options.initial_params, max_iterations=many, progress=shown)
             theta, scale = estimate.theta, estimate.units.scale
         return Ground(potential, theta, scale, self.num_steps, options.num_particles)
 
@@ -218,14 +214,9 @@ class DriftRefineKernel(MCMCKernel):
     def logging(self) -> OrderedDict[str, str]:
         if self._chain is None:
             return OrderedDict()
-        particles = self._chain[1]
-        return OrderedDict(
-            [
-                ("step size", f"{particles.step_size:.2e}"),
-                ("energy", f"{float(particles.energy):.1f}"),
-                ("energy error", f"{self._error:.2g}"),
-            ]
-        )
+        step_size, energy = self._chain[1].step_size, float(self._chain[1].energy)
+        said = {"step size": f"{step_size:.2e}", "energy": f"{energy:.1f}", "energy error": f"{self._error:.2g}"}
+        return OrderedDict(said)
 
     def diagnostics(self) -> dict[str, Any]:
         return {"divergences": list(range(self._frozen)), "energy error": self._error}

@@ -62,17 +62,14 @@ class WalkOptions:
         check_count("num_particles", self.num_particles, "without a particle nothing walks. The default is 20.")
         check_count("max_iterations", self.max_iterations, "the search takes some.")
         check_count("thin", self.thin, "it counts steps.")
-        if self.storage_dtype is not None:
-            check_type("storage_dtype", self.storage_dtype, torch.dtype, "a torch.dtype, such as torch.float16")
-            if not self.storage_dtype.is_floating_point:
-                kind = self.storage_dtype
-                raise ValueError(
-                    f"storage_dtype is {kind}, which cuts off fractions: pass a real one, as torch.float16."
-                )
+        kind = self.storage_dtype
+        check_type("storage_dtype", kind, torch.dtype, "a torch.dtype, such as torch.float16", or_none=True)
+        if kind is not None and not kind.is_floating_point:
+            raise ValueError(f"storage_dtype is {kind}, which cuts off fractions: pass a real one, as torch.float16.")
         if self.storage_device is not None:
             real_device("storage_device", self.storage_device)
-        kinds = (BatchedPotential, type(None))
-        check_type("potential", self.potential, kinds, "a BatchedPotential of the kernel's model")
+        wanted = "a BatchedPotential of the kernel's model"
+        check_type("potential", self.potential, BatchedPotential, wanted, or_none=True)
         if self.initial_params is not None and self.map_params is not None:
             raise ValueError(
                 "initial_params and map_params say two things: the one is where a search for the MAP starts, the other "
