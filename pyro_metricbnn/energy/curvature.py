@@ -1,9 +1,4 @@
-"""The curvature of the energy at a point, and how much of it a model of a given size is worth.
-
-In: a BatchedPotential, a point (D,) and the units (D,) of its coordinates.  Out: the Hessian, or products with it.
-"""
-
-from __future__ import annotations
+"""In: a BatchedPotential, a point (D,) and units (D,) of its coordinates.  Out: the Hessian, or products with it."""
 
 import math
 from collections.abc import Callable
@@ -21,7 +16,6 @@ def smallness(dim: int) -> float:
 
     A small model's gradients are cheap and its posterior is narrower than its prior: its Hessian is worth its
     gradients, and its averages want a long path. Along the fiber of a network the posterior is as wide as the prior.
-    Between the two sizes everything goes from one to the other by degrees.
     """
     return min(1.0, max(0.0, math.log(LARGE / dim) / math.log(LARGE / SMALL)))
 
@@ -47,6 +41,3 @@ def hessian(potential: BatchedPotential, theta: Tensor, scale: Tensor, at_once: 
     steps = torch.eye(len(theta), device=theta.device, dtype=theta.dtype)
     rows = torch.cat([hessian_times(potential, theta, scale, v) for v in steps.split(at_once)])
     return ((rows + rows.T) / 2).nan_to_num().double()
-
-
-MAX_HESSIAN = 200  # leaves with its last use

@@ -1,15 +1,7 @@
 """Run a function of one particle for all particles at once, as fast as the number of calls pays for.
 
 In: fn(theta (D,), *data) -> tensors.  Out: the same for theta (N, D).
-
-Four ways, measured on a Snelson network of 2,209 weights with 20 particles:
-- "vmap": torch.func.vmap of the Python function; Pyro's handlers run at each call.
-- "trace": the aten operations of one such call, traced once (0.3 to 2 s) and tidied: 3 times as fast.
-- "compile": that graph through torch.compile: 12 times, for 3 to 25 s of compiling.
-- "loop": the graph of one particle, run for each; for wide convolutions, where vmap is slower than a loop.
 """
-
-from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
@@ -22,7 +14,7 @@ import torch
 from torch import Tensor, fx
 from torch.func import vmap
 
-from ..runtime.arguments import check_count
+from ..runtime.arguments import check_count, first_line
 from ..runtime.out_of_memory import is_out_of_memory, with_less_at_once
 from ..runtime.threads import in_turn
 from .tracing import Outputs, fitting_a_cache, loop_is_faster, traced, worth_compiling
@@ -37,10 +29,11 @@ class Execution:
     """How a batched function runs.
 
     Args:
-        mode: One of the ways above, or "auto".
-        expected_calls: How often it will be called; "auto" weighs it against tracing and compiling.
-        chunk_size: At most this many particles at once, for when memory is short. Where it turns out to be, half as
-            many are tried, and said.
+        mode: "vmap": the Python function under vmap, Pyro's handlers at each call. "trace": the operations of one such
+            call, traced once, about 3 times as fast. "compile": that graph through torch.compile, about 12 times, for
+            3 to 25 s of compiling. "loop": particle after particle. "auto": what the calls to come are worth.
+        expected_calls: How often it will be called.
+        chunk_size: At most this many particles at once. Where memory is short, half as many are tried, and said.
     """
 
     mode: Mode = "auto"
@@ -50,20 +43,12 @@ class Execution:
     def __post_init__(self) -> None:
         if self.mode not in ("auto", "vmap", "trace", "compile", "loop"):
             raise ValueError(f"mode must be 'auto', 'vmap', 'trace', 'compile' or 'loop', got {self.mode!r}.")
-        if self.chunk_size is not None:
-            check_count("chunk_size", self.chunk_size, "it counts particles.")
-        if self.expected_calls is not None:
-            check_count("expected_calls", self.expected_calls, "it is how often the function will be called.", least=0)
+        check_count("chunk_size", self.chunk_size, "it counts particles.", or_none=True)
+        check_count("expected_calls", self.expected_calls, "it is how often it will be called.", least=0, or_none=True)
 
 
 class BatchedFunction:
-    """fn for a batch of thetas; one graph for each combination of shapes it meets.
-
-    Args:
-        fn: The function of one theta.
-        execution: How it runs.
-        graphs: Those that the same function has made elsewhere; new ones are added.
-    """
+    """fn for a batch of thetas; one graph for each combination of shapes, added to those made elsewhere (`graphs`)."""
 
     def __init__(
         self, fn: Callable[..., Outputs], execution: Execution, graphs: dict[Any, fx.GraphModule] | None = None
@@ -75,16 +60,12 @@ class BatchedFunction:
         self._calls: dict[Any, int] = {}
         self._parts: dict[Any, int] = {}  # how often shapes are called for one call of larger ones
         self._failures: list[Exception] = []  # of compiling: said once
-        self._called_before: set[Any] = set()
+        self.called_before: set[Any] = set()  # what `called` was where another process stopped
 
     @property
     def called(self) -> list[Any]:
-        """Shapes whose next call by itself is a compiled one; set, it goes on from where another process was."""
+        """Shapes whose next call by itself is a compiled one."""
         return [key for key, ready in self._ready.items() if isinstance(ready, Compilable) and ready.called]
-
-    @called.setter
-    def called(self, keys: Iterable[Any]) -> None:
-        self._called_before = set(keys)
 
     def __call__(self, theta: Tensor, *data: Tensor) -> Outputs:
         return self._with_less(partial(self._in_chunks, theta, data), theta)
@@ -103,14 +84,15 @@ class BatchedFunction:
     def _in_chunks(self, theta: Tensor, data: tuple[Tensor, ...], size: int) -> Outputs:
         if size >= len(theta):
             return self._run(theta, data)
-        chunks = [self._run(_pad(chunk, size), data) for chunk in theta.split(size)]
+        missing = -len(theta) % size  # chunks of one shape need one graph
+        padded = torch.cat([theta, theta[-1:].expand(missing, -1)]) if missing else theta
+        chunks = [self._run(chunk, data) for chunk in padded.split(size)]
         return tuple(torch.cat(parts)[: len(theta)] for parts in zip(*chunks, strict=True))
 
     def inside(self, outer: Callable[..., Outputs], data: tuple[Tensor, ...]) -> Callable[..., Outputs]:
         """outer(this function of theta, theta, *inputs), compiled as a whole where this would be compiled.
 
-        Between two gradients a walk does a few dozen small operations, which cost as much as a compiled
-        gradient does.
+        What a walk does between two gradients costs as much as a compiled gradient.
         """
         whole: dict[Any, Callable[..., Outputs]] = {}
 
@@ -134,9 +116,7 @@ class BatchedFunction:
         return lambda theta, *inputs: self._with_less(partial(in_one, theta, inputs), theta)
 
     def _run(self, theta: Tensor, data: tuple[Tensor, ...]) -> Outputs:
-        ready = self._prepare(theta, data)
-        if ready is None:
-            ready = self._vmapped(len(data))
+        ready = self._prepare(theta, data) or self._vmapped(len(data))
         with torch.no_grad():
             return ready(theta, *data)
 
@@ -151,7 +131,7 @@ class BatchedFunction:
                 return None
             ready = self._ready[key] = self._make_ready(theta, data)
             if isinstance(ready, Compilable):
-                ready.called = key in self._called_before
+                ready.called = key in self.called_before
         return self._ready[key]
 
     def _vmapped(self, num_data: int) -> Callable[..., Outputs]:
@@ -159,46 +139,49 @@ class BatchedFunction:
 
     def _make_ready(self, theta: Tensor, data: tuple[Tensor, ...]) -> Callable[..., Outputs]:
         """Trace the function for these shapes; to be compiled where that pays."""
-        mode = self.execution.mode
+        mode, key, batched = self.execution.mode, _shapes(theta, data), self._vmapped(len(data))
         if mode == "loop":
             return self._one_by_one(theta, data)
-        try:
-            graph = self._graph_of(theta, data)
-        except RuntimeError as error:  # it reads numbers out of its data; where it branches on theta, vmap says so
-            if is_out_of_memory(error):
-                raise
-            return self._vmapped(len(data))
+        graph = self._graphs.get(key) or _traced_if_possible(batched, theta, *data)
+        if graph is None:  # where it branches on theta, vmap says so
+            return batched
+        self._graphs[key] = graph
         if mode == "auto" and theta.device.type == "cpu" and loop_is_faster(graph, len(theta)):
             return self._one_by_one(theta, data)
         if theta.device.type == "cpu" and (size := fitting_a_cache(graph, theta)) < len(theta):
             self._parts[_shapes(theta[:size], data)] = -(-len(theta) // size)
             return lambda theta, *data: self._in_chunks(theta, data, size)
-        calls = (self.execution.expected_calls or 0) * self._parts.get(_shapes(theta, data), 1)
+        calls = (self.execution.expected_calls or 0) * self._parts.get(key, 1)
         pays = mode == "auto" and worth_compiling(graph, calls)
         return Compilable(graph, self._failures) if mode == "compile" or pays else graph
 
-    def _graph_of(self, theta: Tensor, data: tuple[Tensor, ...]) -> fx.GraphModule:
-        key = _shapes(theta, data)
-        if key not in self._graphs:
-            self._graphs[key] = traced(self._vmapped(len(data)), theta, *data)
-        return self._graphs[key]
-
     def _one_by_one(self, theta: Tensor, data: tuple[Tensor, ...]) -> Callable[..., Outputs]:
-        """Particle after particle; through Python where a model branches on values and cannot be traced."""
-        try:
-            return _looped(traced(self._fn, theta[0], *data))
-        except RuntimeError as error:
-            if is_out_of_memory(error):
-                raise
-            return _looped(self._fn)
+        """Particle after particle; for wide convolutions, where vmap is slower than a loop."""
+        single = _traced_if_possible(self._fn, theta[0], *data) or self._fn
+
+        def run(theta: Tensor, *data: Tensor) -> Outputs:
+            results = [single(particle, *data) for particle in theta]
+            return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+
+        return run
 
 
 def _shapes(theta: Tensor, data: tuple[Tensor, ...]) -> tuple[Any, ...]:
     return (theta.shape, *((leaf.shape, leaf.dtype) for leaf in data))
 
 
+def _traced_if_possible(fn: Callable[..., Outputs], *inputs: Tensor) -> fx.GraphModule | None:
+    """The function's graph; None where it branches on values, or reads numbers out of its data."""
+    try:
+        return traced(fn, *inputs)
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        return None
+
+
 class Compilable:
-    """A graph that is compiled at its second call: one that runs inside a larger compiled function never is."""
+    """A graph that is compiled at its second call: what runs only inside a larger compiled function never is."""
 
     def __init__(self, graph: fx.GraphModule, failures: list[Exception]) -> None:
         self.graph = graph
@@ -222,7 +205,9 @@ def compiled(
     """fn through torch.compile; `otherwise`, with a warning, where that cannot be done."""
     if failures:
         return otherwise
-    fast = torch.compile(_with_code_of_its_own(fn), dynamic=False)
+    if isinstance(fn, FunctionType):  # torch compiles a code object for eight closures only: each walk has its own
+        fn = FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    fast = torch.compile(fn, dynamic=False)
     try:
         with torch.no_grad(), in_turn():
             fast(*inputs)
@@ -230,33 +215,10 @@ def compiled(
         if is_out_of_memory(error):
             raise
         failures.append(error)
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         warnings.warn(
-            f"the energy could not be compiled ({reason}); the traced graph runs instead, about three times "
+            f"the energy could not be compiled ({first_line(error)}); the traced graph runs instead, about three times "
             "as slow. Install a C++ compiler, or pass compile=False to say that this is fine.",
             stacklevel=2,
         )
         return otherwise
     return fast
-
-
-def _with_code_of_its_own(fn: Callable[..., Outputs]) -> Callable[..., Outputs]:
-    """The same function. torch compiles one piece of code for at most eight sets of shapes and closures, and then runs
-    it uncompiled: so would the ninth walk of a process.
-    """
-    if not isinstance(fn, FunctionType):
-        return fn
-    return FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
-
-
-def _looped(single: Callable[..., Outputs]) -> Callable[..., Outputs]:
-    def run(theta: Tensor, *data: Tensor) -> Outputs:
-        results = [single(particle, *data) for particle in theta]
-        return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
-
-    return run
-
-
-def _pad(chunk: Tensor, size: int) -> Tensor:
-    """Repeat the last particle, so that all chunks have one shape and need one graph."""
-    return chunk if len(chunk) == size else torch.cat([chunk, chunk[-1:].expand(size - len(chunk), -1)])

@@ -1,14 +1,9 @@
-"""Pyro effect handlers that the batched energy runs the model under.
-
-In: a model.  Out: the same model, without validation, or with its observations scaled.
-"""
-
-from __future__ import annotations
+"""Pyro effect handlers that the batched energy runs the model under."""
 
 import copy
 import math
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Self
 
 import pyro
 import pyro.distributions as dist
@@ -42,13 +37,14 @@ class ScaleObservations(Messenger):
 class LastSite(Messenger):
     """Remember the site that the model came to last, for error texts; refuse one without a value, which is new."""
 
+    name: str | None = None
+    changed: str | None = None  # a site that has another shape now
+
     def __init__(self, sites: Sites) -> None:
         super().__init__()
-        self.name: str | None = None
-        self.changed: str | None = None  # a site that has another shape now
         self._shapes = {site.name: site.shape for site in sites.sites}
 
-    def __enter__(self) -> LastSite:
+    def __enter__(self) -> Self:
         self.name = self.changed = None
         return super().__enter__()
 
@@ -63,11 +59,10 @@ class LastSite(Messenger):
 class Unvalidated(Messenger):
     """Validation off, also in distributions that were made with it on: it branches on values.
 
-    Pyro's global switch is set for the time of the block and put back, with no other thread in such a block: two that
-    overlap would each put back what the other had set.
+    The switch is Pyro's, one for all threads: two blocks that overlap would put back what the other had set.
     """
 
-    def __enter__(self) -> Unvalidated:
+    def __enter__(self) -> Self:
         self._block = ExitStack()
         self._block.enter_context(in_turn())
         self._block.enter_context(pyro.validation_enabled(False))

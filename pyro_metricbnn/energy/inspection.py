@@ -3,14 +3,13 @@
 In: a model and its arguments, or an error.  Out: the model's sites; or a ValueError that says what, why, what to do.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import torch
 from pyro import poutine
+from torch import Tensor
 
 from ..model.network import BayesianNetwork
 from ..model.sites import Sites, find_sites
@@ -19,28 +18,33 @@ from ..runtime.arguments import check_model, check_tensor, does_not_run, first_l
 from ..runtime.out_of_memory import is_out_of_memory
 from .handlers import LastSite
 
+BRANCHES = ("data-dependent control flow", "tracing tensor", ".item()", "dynamic shape")  # torch's words for one
+
 
 def inspect_model(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Sites, poutine.Trace]:
     """The model's sites, after a look whether the energy is finite where particles may be."""
     check_model(model)
-    _check_arguments(model, args, kwargs)
+    given = {f"argument {key!r}": v for key, v in [*enumerate(args), *kwargs.items()] if torch.is_tensor(v)}
+    for name, value in given.items():
+        check_tensor(name, value)
+    y = args[1] if len(args) > 1 else kwargs.get("y")
+    if isinstance(model, BayesianNetwork) and (args or kwargs) and y is None:
+        raise ValueError("y is missing: without observations the network's output would be inferred too. Pass x and y.")
     try:
         sites, trace = find_sites(model, args, kwargs)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about NaN and inf, which are looked for below
             trace.compute_log_prob(has_density)
     except ZeroDivisionError as error:  # Pyro's word for a plate without rows
-        raise ValueError(
-            "a plate of the model has no rows: there is no data to condition on. Pass at least one observation."
-        ) from error
+        said = "a plate of the model has no rows: there is no data to condition on. Pass at least one observation."
+        raise ValueError(said) from error
     except NotImplementedError as error:  # of dist.ImproperUniform
         raise ValueError(
             "a site of the model has a prior that cannot be drawn from, or has no transform to an unconstrained space "
             f"({str(error).strip() or 'an improper one?'}): the walk needs both. Give the site a wide, proper one."
         ) from error
     except ValueError as error:
-        cause = _not_finite(args, kwargs)
-        if cause:
+        if cause := _not_finite(given):
             said = f"the model refuses its data: {cause}. Drop or impute those rows. ({first_line(error)})"
             raise ValueError(said) from error
         raise
@@ -50,28 +54,16 @@ def inspect_model(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         advice = "Pass what it takes: tensors of its shapes and precision, on its device, observations included."
         raise does_not_run("the model does not run on its arguments", args, kwargs, error, advice) from error
     wrong = [n for n, node in trace.nodes.items() if has_density(n, node) and not bool(node["log_prob_sum"].isfinite())]
-    cause = _not_finite(args, kwargs) if wrong else ""
-    if cause:
+    if wrong and (cause := _not_finite(given)):
         raise ValueError(f"the log density of site {wrong[0]!r} is not finite: {cause}. Drop or impute those rows.")
     return sites, trace
 
 
-def _check_arguments(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Refuse tensors without values, and a network without observations."""
-    for name, value in {**{f"argument {i}": arg for i, arg in enumerate(args)}, **kwargs}.items():
-        if torch.is_tensor(value):
-            check_tensor(name, value)
-    y = args[1] if len(args) > 1 else kwargs.get("y")
-    if isinstance(model, BayesianNetwork) and (args or kwargs) and y is None:
-        raise ValueError("y is missing: without observations the network's output would be inferred too. Pass x and y.")
-
-
-def _not_finite(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+def _not_finite(given: Mapping[str, Tensor]) -> str:
     """Which input has NaN or inf, in words; empty if none has."""
-    named = {f"argument {i}": arg for i, arg in enumerate(args)} | {f"argument {k!r}": v for k, v in kwargs.items()}
-    for said, value in named.items():
-        if torch.is_tensor(value) and value.is_floating_point() and not bool(value.isfinite().all()):
-            return f"{said} has {int((~value.isfinite()).sum())} entries that are not finite"
+    for name, value in given.items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            return f"{name} has {int((~value.isfinite()).sum())} entries that are not finite"
     return ""
 
 
@@ -80,12 +72,11 @@ def explain(error: RuntimeError, watch: LastSite) -> NoReturn:
     text, site = str(error), watch.name
     if watch.changed is not None:
         raise ValueError(changing(watch.changed)) from error
-    said = ("data-dependent control flow", "tracing tensor", ".item()", "dynamic shape")
-    if any(words in text for words in said):
+    if any(words in text for words in BRANCHES):
         raise ValueError(
-            f"the model branches on the value of a tensor at or after site {site!r} (an `if`, `.item()` or a "
-            "Python loop over values): all particles have to take one path. Use torch.where, or run the "
-            'particles one after another with BatchedPotential(...).using(mode="loop").'
+            f"the model branches on the value of a tensor at or after site {site!r} (an `if`, `.item()` or a loop over "
+            "values): all particles have to take one path. Use torch.where, or run the particles one after another "
+            'with BatchedPotential(...).using(mode="loop").'
         ) from error
     if "randomness" in text:
         raise ValueError(

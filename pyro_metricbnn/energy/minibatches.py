@@ -1,13 +1,7 @@
-"""The potential energy estimated from minibatches.
+"""In: a model and a DataLoader, or tensors and a batch size.  Out: a BatchedPotential of the next batch."""
 
-In: a model and a DataLoader, or tensors and a batch size.  Out: a BatchedPotential of the next batch.
-"""
-
-from __future__ import annotations
-
-import copy
-from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -16,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from ..files.storage import Content
 from ..model.structure import Model
-from ..runtime.arguments import WrongTypeError, check_count, check_whole
+from ..runtime.arguments import check_count, check_type, check_whole
 from ..runtime.randomness import random_state, set_random_state
 from .execution import BatchedFunction
 from .handlers import ScaleObservations
@@ -28,8 +22,7 @@ Batch = tuple[tuple[Any, ...], dict[str, Any]]
 class MinibatchPotential(BatchedPotential):
     """An unbiased estimate of U from a minibatch, the next one at each call.
 
-    Observations are scaled to the full data; the prior is counted once. What is scaled: observed
-    sites in a plate of the batch's length, or whose value has that many rows.
+    Observations are scaled to the full data: observed sites in a plate of the batch's length, or with so many rows.
 
     Args:
         model: A Pyro model of a batch.
@@ -40,7 +33,7 @@ class MinibatchPotential(BatchedPotential):
     """
 
     def __init__(self, model: Model, batches: Any, num_data: int | None = None, *, keeps_place: bool = False) -> None:
-        self.batches, self._stays = batches, False
+        self.batches, self.is_noisy = batches, True
         self.num_data = num_data if num_data is not None else _num_rows(batches)
         check_count("num_data", self.num_data, "it is how many rows the full data have.")
         self._stream = Stream(batches, keeps_place)
@@ -51,25 +44,18 @@ class MinibatchPotential(BatchedPotential):
             BatchedPotential(model, *worst)
 
     @property
-    def is_noisy(self) -> bool:
-        return not self._stays
-
-    @property
     def num_observations(self) -> int:
         return self.num_data
 
-    def fixed(self) -> MinibatchPotential:
-        other = copy.copy(self)
-        other._stays, other._estimator = True, None
+    def fixed(self) -> Self:
+        other = super().next_batch()
         other._bind(self.execution)
         return other
 
-    def next_batch(self) -> BatchedPotential:
-        if not self._stays:
+    def next_batch(self) -> Self:
+        if self.is_noisy:
             self._take(next(self._stream))
-        other = copy.copy(self)
-        other._stays, other._estimator = True, None
-        return other
+        return super().next_batch()
 
     @property
     def source(self) -> Any:
@@ -87,7 +73,7 @@ class MinibatchPotential(BatchedPotential):
         self._take(self._stream.restore(state))
 
     def _call(self, function: BatchedFunction, theta: Tensor) -> tuple[Tensor, ...]:
-        if not self._stays:
+        if self.is_noisy:
             self._take(next(self._stream))
         return super()._call(function, theta)
 
@@ -120,43 +106,35 @@ def _num_rows(batches: Any) -> int:
 
 def _rows_that_are_not_finite(tensors: tuple[Any, ...], size: int) -> tuple[Any, ...]:
     """As many rows of all of the data as a batch has, with those that have NaN or inf first; none if none has."""
-    data = [leaf for leaf in tensors if torch.is_tensor(leaf)]
-    if not size or not data or len({len(leaf) for leaf in data}) > 1:
+    data = [leaf.detach().unsqueeze(-1) for leaf in tensors if torch.is_tensor(leaf)]
+    if not size or len({len(leaf) for leaf in data}) != 1:
         return ()
-    wrong = torch.zeros(len(data[0]), dtype=torch.bool, device="cpu")
-    for leaf in data:
-        wrong |= (
-            ~leaf.detach().flatten(1).isfinite().all(1).cpu() if leaf.dim() > 1 else ~leaf.detach().isfinite().cpu()
-        )
+    wrong = torch.stack([~leaf.flatten(1).isfinite().all(1).cpu() for leaf in data]).any(0)
     if not bool(wrong.any()):
         return ()
     rows = wrong.to(torch.uint8).argsort(descending=True, stable=True)[:size]
     return tuple(leaf[rows.to(leaf.device)] if torch.is_tensor(leaf) else leaf for leaf in tensors)
 
 
-def refuse_once(batches: Iterator[Any]) -> NoReturn:
-    """Say what is wrong with a generator."""
-    raise ValueError(
-        f"the data are a {type(batches).__name__}, which can be gone through only once, and a walk needs many passes: "
-        "pass tensors, or a DataLoader."
-    )
+def check_lasting(data: Any) -> None:
+    """Refuse a generator."""
+    if isinstance(data, Iterator):
+        raise ValueError(
+            f"the data are a {type(data).__name__}, which can be gone through only once, and a walk needs many passes: "
+            "pass tensors, or a DataLoader."
+        )
 
 
 class Stream:
     """Batches without end, pass after pass, and the place in them.
 
     A loader cannot say where it is. So the place is the state of the generators at the start of the pass and the
-    number of batches since: the pass is started again from there, and these batches are skipped. Not so exact:
-    random numbers that persistent workers of a DataLoader draw by themselves, for their generators outlive a pass.
+    number of batches since, which are skipped. Persistent workers that draw numbers by themselves are not so exact.
     """
 
     def __init__(self, batches: Any, keeps_place: bool = False) -> None:
-        if not hasattr(batches, "__iter__"):
-            raise WrongTypeError(
-                f"batches must be a DataLoader, or a list of batches, got {type(batches).__name__}: it is gone through."
-            )
-        if isinstance(batches, Iterator):
-            refuse_once(batches)
+        check_type("batches", batches, Iterable, "a DataLoader, or a list of batches")
+        check_lasting(batches)
         self.batches, self.keeps_place = batches, keeps_place
         self.taken = 0  # of the present pass
         self._at_start: dict[str, Any] = {}
@@ -164,9 +142,6 @@ class Stream:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Stream, (self.batches, self.keeps_place)  # another process begins a pass of its own
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self
 
     def __next__(self) -> Batch:
         try:
@@ -198,11 +173,10 @@ class Stream:
         return list({id(found): found for found in generators if isinstance(found, torch.Generator)}.values())
 
     def state(self) -> dict[str, Any]:
-        """The place in the stream, in plain values."""
         return {"at_start": self._at_start, "taken": self.taken}
 
     def restore(self, state: Content) -> Batch:
-        """Go to that place; gives the last batch before it. The global generators are left where that took them."""
+        """Go to that place; gives the last batch before it. The global generators stay where that took them."""
         wanted = state.value("taken", int)
         set_random_state(state.value("at_start", dict), self._own)
         self._iterator = self._endless()
@@ -211,8 +185,8 @@ class Stream:
             before, batch = self.taken, next(self._iterator)
             if self.taken <= before:
                 raise ValueError(
-                    f"the loader gave {before} batches a pass, but {wanted} or more when the walk was saved: "
-                    "go on with the loader that it began with."
+                    f"the loader gave {before} batches a pass, but {wanted} or more when the walk was saved: go on "
+                    "with the loader that it began with."
                 )
         return batch
 
@@ -220,19 +194,18 @@ class Stream:
 class Minibatches:
     """Random minibatches of one size of tensors with the same number of rows, from the global generator.
 
-    Each pass takes a new permutation and leaves out the rows that do not fill a batch, so that all
-    batches have one shape.
+    Each pass takes a new permutation and leaves out the rows that do not fill a batch.
     """
 
     def __init__(self, args: tuple[Any, ...], batch_size: int) -> None:
         check_whole("batch_size", batch_size, "it counts the rows of a batch.")
-        self.rows = {len(arg) if arg.dim() else 0 for arg in args if torch.is_tensor(arg)}
-        if len(self.rows) != 1:
+        rows = {len(arg) if arg.dim() else 0 for arg in args if torch.is_tensor(arg)}
+        if len(rows) != 1:
             raise ValueError(
-                f"batch_size needs data with the same number of rows, got {sorted(self.rows)}: "
-                "pass x and y of equal length, or a DataLoader."
+                f"batch_size needs data with the same number of rows, got {sorted(rows)}: pass x and y of equal "
+                "length, or a DataLoader."
             )
-        self.num_data = self.rows.pop()
+        self.num_data = rows.pop()
         if not 1 <= batch_size <= self.num_data:
             raise ValueError(f"batch_size must be from 1 to the number of rows, {self.num_data}, got {batch_size}.")
         self.args, self.batch_size = args, batch_size
@@ -248,10 +221,8 @@ def potential_of(
     model: Model, args: tuple[Any, ...], kwargs: dict[str, Any], batch_size: int | None, keeps_place: bool = False
 ) -> BatchedPotential:
     """The energy of what a walk was given: arguments, arguments and a batch size, or a DataLoader."""
-    if args and isinstance(args[0], Iterator):
-        refuse_once(args[0])
-    in_batches = batch_size is not None or any(isinstance(arg, DataLoader) for arg in args)
-    if in_batches and kwargs:
+    check_lasting(args[0] if args else None)
+    if kwargs and (batch_size is not None or any(isinstance(arg, DataLoader) for arg in args)):
         raise ValueError(
             f"keyword arguments ({', '.join(kwargs)}) are not cut into batches: pass the data in the model's "
             "order, as (x, y), or a DataLoader of dicts, and put what is no data into the model."
@@ -266,8 +237,6 @@ def potential_of(
             raise ValueError("batch_size is the loader's to say: pass tensors, or a loader without it.")
         return MinibatchPotential(model, args[0], keeps_place=keeps_place)
     if batch_size is not None:
-        if not any(torch.is_tensor(arg) for arg in args):
-            raise ValueError("batch_size needs tensors to take rows of: pass them before it, as x and y.")
         batches = Minibatches(args, batch_size)
         return MinibatchPotential(model, batches, batches.num_data, keeps_place=keeps_place)
     return BatchedPotential(model, *args, **kwargs)

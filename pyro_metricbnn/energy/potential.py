@@ -4,13 +4,11 @@ In: a model and its data.  Out: U (N,) and grad U (N, D) for theta (N, D), flat 
 U is Pyro's own: minus the log joint density, minus the log Jacobians of the sites' transforms.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from pyro import poutine
@@ -33,13 +31,8 @@ GradientEstimator = Callable[["BatchedPotential", Tensor], tuple[Tensor, Tensor]
 class BatchedPotential:
     """Potential energy of any Pyro model with continuous latent sites, for all particles at once.
 
-    `pyro.param`s are held at the values that they have when the energy is first traced. Settings of
-    the execution go through `using`, because all arguments here belong to the model.
-
-    Args:
-        model: A Pyro model.
-        *args: The model's arguments.
-        **kwargs: The model's keyword arguments.
+    `pyro.param`s are held at the values that they have when the energy is first traced. Settings of the execution go
+    through `using`: all arguments after the model are the model's own.
 
     Example:
         >>> def model(y):
@@ -52,13 +45,14 @@ class BatchedPotential:
                 [ 0.]])
     """
 
+    is_noisy = False  # whether two calls at one theta differ, because each sees another batch
+    temperature = 1.0
+    _estimator: GradientEstimator | None = None
+
     def __init__(self, model: Model, *args: Any, **kwargs: Any) -> None:
-        self.model = model
-        self.args, self.kwargs = args, kwargs
+        self.model, self.args, self.kwargs = model, args, kwargs
         with in_turn():
             self.sites, self.prototype = inspect_model(model, args, kwargs)
-        self.temperature = 1.0
-        self._estimator: GradientEstimator | None = None
         self._graphs: dict[Any, Any] = {}  # traced, shared with what `using` gives
         self._bind(Execution())
 
@@ -72,7 +66,7 @@ class BatchedPotential:
         self._value_and_grad = BatchedFunction(grad_and_value(self._energy), execution, self._graphs)
         self._parts = BatchedFunction(self._energy_parts, Execution(mode=mode, chunk_size=execution.chunk_size))
 
-    def __copy__(self) -> BatchedPotential:
+    def __copy__(self) -> Self:
         other = object.__new__(type(self))
         vars(other).update(vars(self))  # the traced graphs too
         return other
@@ -87,7 +81,7 @@ class BatchedPotential:
         vars(self).update(state, _graphs={})
         self._bind(how)
 
-    def using(self, **settings: Any) -> BatchedPotential:
+    def using(self, **settings: Any) -> Self:
         """The same potential, run in another way: `mode`, `expected_calls`, `chunk_size` of `Execution`.
 
         Example:
@@ -97,7 +91,7 @@ class BatchedPotential:
         other._bind(Execution(**{**vars(self.execution), **settings}))
         return other
 
-    def at(self, temperature: float) -> BatchedPotential:
+    def at(self, temperature: float) -> Self:
         """The energy of the tempered posterior: all log densities divided by `temperature`, 1 for the model's own.
 
         Example:
@@ -109,7 +103,7 @@ class BatchedPotential:
         other._bind(self.execution)
         return other
 
-    def estimated_by(self, estimator: GradientEstimator) -> BatchedPotential:
+    def estimated_by(self, estimator: GradientEstimator) -> Self:
         """The same energy with another estimate of its gradients, such as one with control variates.
 
         Example:
@@ -125,10 +119,10 @@ class BatchedPotential:
         other._estimator = estimator
         return other
 
-    def next_batch(self) -> BatchedPotential:
+    def next_batch(self) -> Self:
         """The energy of the next batch, which stays: any number of points can be evaluated on it. Here, of all data."""
         other = copy.copy(self)
-        other._estimator = None
+        other.is_noisy, other._estimator = False, None
         return other
 
     @property
@@ -145,12 +139,7 @@ class BatchedPotential:
     def _observed(self) -> list[dict[str, Any]]:
         return [node for node in self.prototype.nodes.values() if kind_of(node) == "observed"]
 
-    @property
-    def is_noisy(self) -> bool:
-        """Whether two calls at one theta differ, because each sees another batch."""
-        return False
-
-    def fixed(self) -> BatchedPotential:
+    def fixed(self) -> Self:
         """This potential without noise: of one batch, where it takes batches."""
         return self
 
@@ -166,7 +155,7 @@ class BatchedPotential:
     def restore(self, state: Content) -> None:
         """Go on from such a state."""
         try:
-            self._value_and_grad.called = state.value("called", list)
+            self._value_and_grad.called_before = set(state.value("called", list))
         except TypeError as error:
             raise state.wrong("called", "a list of shapes") from error
 
@@ -204,10 +193,7 @@ class BatchedPotential:
         return value, grad
 
     def inside(self, step: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
-        """step(value_and_grad, theta, *inputs) with the first argument filled in.
-
-        Where the energy is compiled, the whole step is, together with it.
-        """
+        """step(value_and_grad, theta, *inputs) with the first argument filled in; compiled where the energy is."""
         if self.is_noisy or self._estimator is not None:  # each call is on the next batch
             return partial(step, self.value_and_grad)
 
@@ -226,24 +212,18 @@ class BatchedPotential:
         return prior, likelihood
 
     def _call(self, function: BatchedFunction, theta: Tensor) -> tuple[Tensor, ...]:
-        self._check_theta(theta)
-        return self._explained(function)(theta.detach(), *self._data)
-
-    def _check_theta(self, theta: Tensor) -> None:
         check_device("theta", theta, self.sites.device, "the model is")
         if torch._C._functorch.is_functorch_wrapped_tensor(theta):
             raise ValueError(
-                "theta is inside a transform of torch.func (vmap, grad, ...): the energy takes all particles at once "
-                "and differentiates itself, so it would take theta for a constant. Call value_and_grad(theta) with "
-                "theta (N, D) outside of the transform; inside, a torch.autograd.Function can call it."
+                "theta is inside a transform of torch.func (vmap, grad, ...), where the energy would take it for a "
+                "constant. Call value_and_grad(theta), theta (N, D), outside of it, or in a torch.autograd.Function."
             )
         if not theta.is_floating_point():
             raise WrongTypeError(f"theta is {theta.dtype}: an energy has a gradient only in real numbers. Pass floats.")
         if theta.dim() != 2 or theta.shape[-1] != self.dim or not len(theta):
-            raise ValueError(
-                f"theta has shape {tuple(theta.shape)}, but must be (N, {self.dim}): one row a particle, "
-                "one column an unconstrained coordinate."
-            )
+            said = "one row a particle, one column an unconstrained coordinate."
+            raise ValueError(f"theta has shape {tuple(theta.shape)}, but must be (N, {self.dim}): {said}")
+        return self._explained(function)(theta.detach(), *self._data)
 
     def _explained(self, function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
         """The function with torch's errors in the words of the model."""

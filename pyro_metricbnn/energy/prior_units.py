@@ -1,10 +1,6 @@
-"""The prior's centre and deviation in each unconstrained coordinate: the units of every length.
+"""The units of every length.  In: a BatchedPotential.  Out: the prior's centre (D,) and scale (D,), `PriorUnits`."""
 
-In: a BatchedPotential.  Out: `PriorUnits`, center (D,) and scale (D,).
-"""
-
-from __future__ import annotations
-
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,8 +37,8 @@ class PriorUnits:
 def prior_units(potential: BatchedPotential) -> PriorUnits:
     """The prior's location and spread of each coordinate of theta.
 
-    Exact for sites whose prior is fixed and has moments (the weights of a network); from prior draws
-    for the others, by quantiles, because priors of scales have heavy tails.
+    Exact for sites whose prior is fixed and has moments; for the others from quantiles of prior draws, because priors
+    of scales have heavy tails.
 
     Example:
         >>> units = prior_units(BatchedPotential(bayesianize(nn.Linear(2, 1), Gaussian(1.0), prior_scale=3.0), x, y))
@@ -63,7 +59,6 @@ def prior_units(potential: BatchedPotential) -> PriorUnits:
 
 
 def _prior_trace(potential: BatchedPotential) -> poutine.Trace:
-    """The latent sites drawn from their priors, the observations as they are."""
     with Unvalidated(), torch.no_grad():
         trace = poutine.trace(potential.model).get_trace(*potential.args, **potential.kwargs)
     check_structure(potential.sites, trace)
@@ -77,12 +72,10 @@ def _is_fixed(one: Node, two: Node) -> bool:
 
 def _of_distribution(site: Site, prior: Any) -> tuple[Tensor, Tensor]:
     if site.shape == site.unconstrained_shape and prior.support.event_dim == len(prior.event_shape):
-        try:
+        with suppress(NotImplementedError, RuntimeError, ValueError):
             value, deviation = prior.mean.expand(site.shape), prior.variance.sqrt().expand(site.shape)
             if torch.equal(site.transform.inv(value), value) and bool((value + deviation).isfinite().all()):
                 return value, deviation
-        except (NotImplementedError, RuntimeError, ValueError):
-            pass
     return _of_draws(site, prior.sample((NUM_DRAWS,)))
 
 

@@ -3,8 +3,6 @@
 In: fn and inputs.  Out: a graph of aten operations, tidied.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -43,10 +41,9 @@ def traced(fn: Callable[..., Outputs], *inputs: Tensor) -> fx.GraphModule:
 
 
 def _start_autograd() -> None:
-    """Differentiate something small.
+    """Differentiate something small: torch's first gradient starts a thread for each device that is not the CPU.
 
-    At its first gradient torch starts a thread for each device that is not the CPU. What the tracer imports counts as
-    one, and with such a thread forked children refuse every gradient.
+    What the tracer imports counts as one, and with such a thread forked children refuse every gradient.
     """
     with torch.enable_grad():
         x = torch.zeros((), device="cpu", requires_grad=True)
@@ -56,8 +53,7 @@ def _start_autograd() -> None:
 def tidy(graph: fx.GraphModule) -> None:
     """Drop operations that give back their input, constant and repeated ones. The results keep their bits.
 
-    A third of the nodes of a traced network go, and as much of the time of a call. A graph that writes
-    into its own tensors is left alone: there, two equal operations need not have equal results.
+    A graph that writes into its own tensors is left alone: there, equal operations need not have equal results.
     """
     if not all(map(_is_pure, graph.graph.nodes)):
         return
@@ -76,16 +72,11 @@ def tidy(graph: fx.GraphModule) -> None:
             graph.graph.erase_node(node)
         else:
             seen[key] = node
-    _copy_constant_results(graph)
-    graph.recompile()
-
-
-def _copy_constant_results(graph: fx.GraphModule) -> None:
-    """Who changes a result in place must not change the constant."""
     output = next(node for node in graph.graph.nodes if node.op == "output")
     for constant in [node for node in output.all_input_nodes if node.op == "get_attr"]:
-        with graph.graph.inserting_before(output):
+        with graph.graph.inserting_before(output):  # who changes a result in place must not change the constant
             output.replace_input_with(constant, graph.graph.call_function(aten.clone.default, (constant,)))
+    graph.recompile()
 
 
 def _fold_constants(graph: fx.GraphModule) -> None:
@@ -117,11 +108,11 @@ def _gives_back_input(node: fx.Node) -> bool:
         return False
     if node.target in _COPIES:
         return True
-    if node.target in _VIEWS:
-        return "val" in source.meta and node.meta["val"].shape == source.meta["val"].shape
-    if node.target in (aten.mul.Scalar, aten.div.Scalar) and bool(node.args[1] == 1):
-        return "val" in source.meta and node.meta["val"].dtype == source.meta["val"].dtype
-    return False
+    by_one = node.target in (aten.mul.Scalar, aten.div.Scalar) and bool(node.args[1] == 1)
+    if "val" not in source.meta or not (by_one or node.target in _VIEWS):
+        return False
+    before, after = source.meta["val"], node.meta["val"]
+    return bool(before.dtype == after.dtype if by_one else before.shape == after.shape)
 
 
 def _selects_by_value(node: fx.Node) -> bool:
@@ -143,10 +134,7 @@ def _is_pure(node: fx.Node) -> bool:
 
 
 def loop_is_faster(graph: fx.GraphModule, num_particles: int) -> bool:
-    """Whether convolutions are by far most of the work: vmap groups them, which is slow on a CPU.
-
-    20 particles, traced against loop: three wide layers (57,000 weights) 695 against 245 ms, LeNet 67 against 110.
-    """
+    """Whether convolutions are by far most of the work: vmap groups them, which is slow on a CPU."""
     nodes = list(graph.graph.nodes)
     convolving = SECONDS_PER_FLOP * sum(_flops(node) for node in nodes if node.target in _CONVOLUTIONS)
     return convolving / num_particles > LOOP_PAYS * SECONDS_PER_NODE * len(nodes)
@@ -156,35 +144,28 @@ def fitting_a_cache(graph: fx.GraphModule, theta: Tensor) -> int:
     """How many of the particles theta (N, D) to take at once, so that what is computed of them stays in a cache.
 
     A layer's values for all rows and particles can be much larger than the weights; written to memory and read again,
-    they take most of the time. 20 particles, a gradient in parts against all at once, traced and compiled: 6,636 rows
-    and 50 units .63 and .81 of the time, 9,000 and 50 .38 and .82, 20,000 and two layers of 64 .38 and .73; at 2,500
-    and 50 .97 and .91.
+    they take most of the time. Only what depends on theta counts: what is computed of the data alone does not shrink.
     """
-    largest = max(map(_memory, _computed_of_first(graph)), default=0)
+    first, *rest = graph.graph.nodes
+    seen, largest = {first}, 0
+    for node in rest:
+        if not seen.isdisjoint(node.all_input_nodes):
+            seen.add(node)
+            largest = max(largest, _memory(node))
     if largest < max(TOO_LARGE, MUCH * theta.nbytes):
         return len(theta)
     num_parts = min(len(theta), math.ceil(largest / IN_CACHE))
     return math.ceil(len(theta) / num_parts)
 
 
-def _computed_of_first(graph: fx.GraphModule) -> list[fx.Node]:
-    """The operations whose results depend on the first input: those on the data alone do not shrink with its rows."""
-    first, *rest = graph.graph.nodes
-    seen = {first}
-    for node in rest:
-        if not seen.isdisjoint(node.all_input_nodes):
-            seen.add(node)
-    return [node for node in seen if node.op == "call_function"]
-
-
 def _memory(node: fx.Node) -> int:
     """Bytes behind a result; a view, such as data that are repeated for each particle, has those of what it shows."""
-    value = node.meta.get("val")
+    value = node.meta.get("val") if node.op == "call_function" else None
     return value.untyped_storage().nbytes() if torch.is_tensor(value) else 0
 
 
 def worth_compiling(graph: fx.GraphModule, expected_calls: int) -> bool:
-    """Whether the calls to come save more time than compiling takes, by the size of the graph."""
+    """Whether the calls to come save more time than compiling takes."""
     nodes = list(graph.graph.nodes)
     seconds = SECONDS_PER_NODE * len(nodes) + SECONDS_PER_FLOP * sum(map(_flops, nodes))
     return expected_calls * seconds * COMPILED_SAVES > COMPILE_SECONDS
@@ -199,9 +180,8 @@ def _flops(node: fx.Node) -> float:
     if node.target in _PRODUCTS:
         left, right = (source.meta["val"].shape for source in node.args[-2:])  # type: ignore[union-attr]
         return 2.0 * left.numel() * right[-1]
-    if node.target in _CONVOLUTIONS:
-        backward = node.target is aten.convolution_backward.default
-        weight = node.args[2 if backward else 1].meta["val"]  # type: ignore[union-attr]
-        image = node.args[0].meta["val"] if backward else node.meta["val"]  # type: ignore[union-attr]
-        return 2.0 * _CONVOLUTIONS[node.target] * image.numel() * weight[0].numel()
-    return 0.0
+    if node.target not in _CONVOLUTIONS:
+        return 0.0
+    backward = node.target is aten.convolution_backward.default
+    image, weight = (node.args[0], node.args[2]) if backward else (node, node.args[1])
+    return 2.0 * _CONVOLUTIONS[node.target] * image.meta["val"].numel() * weight.meta["val"][0].numel()  # type: ignore[union-attr]

@@ -3,8 +3,6 @@
 In: the output f of a network for n inputs.  Out: a Pyro distribution with batch shape (n,), moments, probabilities.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,12 +19,12 @@ from ..runtime.arguments import check_device, check_number
 
 
 class Likelihood(ABC):
-    """How observations scatter around a network's output, and all that others have to know of it.
+    """How observations scatter around a network's output f, that of one draw of the weights.
 
     A new likelihood is one more class. Only `distribution` is a must; override `parameters` where it has latent
     parameters of its own, `targets` where observations have another shape than the output, `moments` where its
     distribution has no mean and variance, `identified` where it does not see all of the output. One of classes says
-    `observes = "classes"` and has `class_probs`. f is always the output for one draw of the weights.
+    `observes = "classes"` and has `class_probs`.
     """
 
     observes: ClassVar[Literal["numbers", "classes"]] = "numbers"
@@ -88,9 +86,8 @@ class Gaussian(Likelihood):
             scale = torch.as_tensor(self.scale, device="cpu")
             if bool(((scale > 0) & scale.isfinite()).all()):
                 return
-        raise ValueError(
-            f"scale must be positive, got {self.scale}: it is the noise's deviation. Pass a distribution to infer it."
-        )
+        why = "it is the noise's deviation. Pass a distribution to infer it."
+        raise ValueError(f"scale must be positive, got {self.scale}: {why}")
 
     def parameters(self, f: Tensor) -> dict[str, Tensor]:
         return {"scale": pyro.sample("scale", self.scale)} if isinstance(self.scale, Distribution) else {}
@@ -178,9 +175,8 @@ class Categorical(Likelihood):
                 f"needs one label an input. Pass y of shape {tuple(f.shape[:-1])} (class numbers, not one-hot)."
             )
         if y.is_floating_point():
-            raise ValueError(
-                f"y is {y.dtype}: labels are whole numbers from 0 to {f.shape[-1] - 1}. Pass y.long() if they are."
-            )
+            last = f.shape[-1] - 1
+            raise ValueError(f"y is {y.dtype}: labels are whole numbers from 0 to {last}. Pass y.long() if they are.")
         return y.long()
 
 

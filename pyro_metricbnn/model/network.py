@@ -3,18 +3,16 @@
 In: a module and a likelihood.  Out: a model(x, y=None) with a latent site for each parameter.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import pyro
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.parameter import is_lazy
 
-from ..runtime.arguments import WrongTypeError
+from ..runtime.arguments import WrongTypeError, check_type
 from .likelihoods import Likelihood
 from .priors import PriorScale, below, priors_of
 
@@ -23,10 +21,9 @@ RESERVED = ("obs", "f", "scale", "data")  # names of the sites and the plate tha
 
 
 class BayesianNetwork(nn.Module):
-    """A Pyro model of a network: each chosen parameter is a latent site of the same name.
+    """A Pyro model of a network, made by `bayesianize`: each chosen parameter is a latent site of the same name.
 
-    Made by `bayesianize`. The module inside is a copy in evaluation mode: BatchNorm uses its running
-    statistics and Dropout is off, in the walk as well as in predictions.
+    The module inside is a copy in evaluation mode: BatchNorm uses its running statistics and Dropout is off.
     """
 
     def __init__(self, net: nn.Module, likelihood: Likelihood, prior_scale: PriorScale, where: Where) -> None:
@@ -42,8 +39,8 @@ class BayesianNetwork(nn.Module):
         """The module's present weights by site: the start of the MAP search."""
         return {name: self.net.get_parameter(name).detach() for name in self.names}
 
-    def train(self, mode: bool = True) -> BayesianNetwork:
-        """Keep the module in evaluation mode: its weights are latent sites, not parameters."""
+    def train(self, mode: bool = True) -> Self:
+        """Keep the module in evaluation mode."""
         return super().train(False)
 
     def prior(self, name: str) -> Any:
@@ -69,8 +66,8 @@ def bayesianize(
 ) -> BayesianNetwork:
     """Make a trained network a Pyro model `model(x, y=None)`.
 
-    Sites are named after the module's parameters; `obs` is the observation and the deterministic
-    site `f` the network's output. The module itself is not changed.
+    Sites are named after the module's parameters; `obs` is the observation and the deterministic site `f` the network's
+    output. The module itself is not changed.
 
     Args:
         net: Any module, trained or not; its present weights are where the MAP search starts.
@@ -89,13 +86,10 @@ def bayesianize(
         >>> model(torch.zeros(5, 2)).shape
         torch.Size([5, 3])
     """
-    if not isinstance(net, nn.Module):
-        raise WrongTypeError(f"net must be an nn.Module, got {type(net).__name__}: its parameters become the sites.")
+    check_type("net", net, nn.Module, "an nn.Module")
     if not isinstance(likelihood, Likelihood):
-        raise WrongTypeError(
-            f"likelihood must say what the output means, got {likelihood!r}. "
-            "Pass Gaussian(scale), HeteroscedasticGaussian(), Categorical(), Bernoulli() or Poisson()."
-        )
+        known = "Gaussian(scale), HeteroscedasticGaussian(), Categorical(), Bernoulli() or Poisson()"
+        raise WrongTypeError(f"likelihood must say what the output means, got {likelihood!r}. Pass {known}.")
     return BayesianNetwork(net, likelihood, prior_scale, where)
 
 
@@ -119,23 +113,17 @@ def _check_values(net: nn.Module, names: Sequence[str]) -> None:
     """Refuse parameters without values, and those among the chosen that no walk can leave."""
     for name, value in net.named_parameters():
         if is_lazy(value):
-            raise ValueError(f"the parameter {name!r} has no shape yet: call the network once on its inputs first.")
-        if value.device.type == "meta":
-            raise ValueError(
-                f"the parameter {name!r} is on the meta device, where tensors have no values: load the trained weights "
-                "to a real device first."
-            )
-        if name not in names:
+            wrong = "has no shape yet: call the network once on its inputs first."
+        elif value.device.type == "meta":
+            wrong = "is on the meta device, where tensors have no values: load the trained weights to a real one first."
+        elif name not in names:
             continue
-        if name in RESERVED:
-            raise ValueError(
-                f"the parameter {name!r} has a name that the model needs for itself (one of {RESERVED}). "
-                "Rename it, or wrap the module in nn.Sequential, which puts a prefix before it."
-            )
-        if not value.is_floating_point():
-            raise ValueError(f"the parameter {name!r} is {value.dtype}: only real parameters can have a prior.")
-        if not bool(value.isfinite().all()):
-            raise ValueError(
-                f"the parameter {name!r} has values that are not finite: the walk has nowhere to start. "
-                "Train the network again with a smaller step, or load a sound checkpoint."
-            )
+        elif name in RESERVED:
+            wrong = f"has a name that the model needs for itself (one of {RESERVED}): wrap the module in nn.Sequential."
+        elif not value.is_floating_point():
+            wrong = f"is {value.dtype}: only real parameters can have a prior. Leave it out with where=."
+        elif not bool(value.isfinite().all()):
+            wrong = "has values that are not finite: train again with a smaller step, or load a sound checkpoint."
+        else:
+            continue
+        raise ValueError(f"the parameter {name!r} {wrong}")

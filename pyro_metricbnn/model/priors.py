@@ -1,12 +1,8 @@
-"""What a network's parameters may be before data are seen.
-
-In: a parameter's name and value.  Out: a Pyro distribution of its shape, on its device and with its dtype.
-"""
-
-from __future__ import annotations
+"""Priors of a network.  In: a parameter's name and value.  Out: a Pyro distribution of its shape, device and dtype."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +10,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from ..runtime.arguments import WrongTypeError, check_number
+from ..runtime.arguments import check_number, check_type
 
 
 class Prior(ABC):
@@ -39,13 +35,11 @@ class Prior(ABC):
     def of(self, name: str, value: Tensor) -> Any:
         """The same as one event of the parameter's shape."""
         prior, shape = self.distribution(name, value), value.shape
-        try:
+        with suppress(AttributeError, RuntimeError, ValueError):
             missing = len(shape) - len(prior.event_shape)
             filled = prior.expand(shape[:missing]).to_event(missing) if missing else prior
             if filled.event_shape == shape and not filled.batch_shape:
                 return filled
-        except (AttributeError, RuntimeError, ValueError):
-            pass
         raise ValueError(
             f"the prior of {name!r} does not fit its shape {tuple(shape)}: got {prior!r}. "
             "Return a Pyro distribution whose batch and event shapes broadcast to it."
@@ -98,16 +92,14 @@ def priors_of(prior_scale: PriorScale, parameters: Mapping[str, Tensor]) -> dict
 
 
 def _by_prefix(prior_scale: Mapping[str, float | Prior], names: Iterable[str]) -> dict[str, Any]:
-    if not all(isinstance(prefix, str) for prefix in prior_scale):
-        raise WrongTypeError(f"prior_scale must have prefixes of parameter names as keys, got {list(prior_scale)}.")
+    for prefix in prior_scale:
+        check_type("a key of prior_scale", prefix, str, "one of the prefixes of parameter names")
     given: dict[str, Any] = dict.fromkeys(names)
     for prefix in sorted(prior_scale, key=len):  # the longest prefix has the last word
         given.update(dict.fromkeys(below(given, prefix), prior_scale[prefix]))
     missing = [name for name, prior in given.items() if prior is None]
     if missing:
-        raise ValueError(
-            f"prior_scale has no scale for {', '.join(missing)}. Add their prefixes, or '' for all the rest."
-        )
+        raise ValueError(f"prior_scale has no scale for {', '.join(missing)}: add prefixes, or '' for all the rest.")
     return given
 
 

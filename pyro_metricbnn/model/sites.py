@@ -1,9 +1,4 @@
-"""The latent sites of a Pyro model as one flat vector without constraints.
-
-In: a model and its arguments.  Out: `Sites`, which takes named, constrained values to theta (..., D) and back.
-"""
-
-from __future__ import annotations
+"""In: a model and its arguments.  Out: `Sites`, which takes named, constrained values to theta (..., D) and back."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -55,17 +50,12 @@ class Sites:
         parts: list[Tensor] = []
         for site in self.sites:
             value = self._as_tensor(site.name, values[site.name])
-            batch = value.shape[: value.dim() - len(site.shape)]
+            batch, said = value.shape[: value.dim() - len(site.shape)], f"the value of site {site.name!r} has"
             if value.shape[len(batch) :] != site.shape:
-                raise ValueError(
-                    f"the value of site {site.name!r} has shape {tuple(value.shape)}, "
-                    f"but the model's has {tuple(site.shape)}."
-                )
+                raise ValueError(f"{said} shape {tuple(value.shape)}, but the model's has {tuple(site.shape)}.")
             if parts and batch != parts[0].shape[:-1]:
-                raise ValueError(
-                    f"the value of site {site.name!r} has batch shape {tuple(batch)}, but that of "
-                    f"{self.sites[0].name!r} has {tuple(parts[0].shape[:-1])}: all sites need the same."
-                )
+                first = f"that of {self.sites[0].name!r} has {tuple(parts[0].shape[:-1])}"
+                raise ValueError(f"{said} batch shape {tuple(batch)}, but {first}: all sites need the same.")
             parts.append(site.transform.inv(value).reshape((*batch, site.stop - site.start)))
         return torch.cat(parts, dim=-1)
 
@@ -87,10 +77,8 @@ class Sites:
         """theta (..., D) -> constrained values (..., *site shape) by name."""
         check_tensor("theta", theta)
         if theta.shape[-1:] != (self.dim,):
-            raise ValueError(
-                f"theta has shape {tuple(theta.shape)}, but the model has {self.dim} unconstrained "
-                f"coordinates: pass (..., {self.dim})."
-            )
+            said = f"the model has {self.dim} unconstrained coordinates: pass (..., {self.dim})"
+            raise ValueError(f"theta has shape {tuple(theta.shape)}, but {said}.")
         values = self.unconstrained(theta)
         return {site.name: site.transform(values[site.name]) for site in self.sites}
 
@@ -115,9 +103,8 @@ class Sites:
         try:
             return torch.as_tensor(value, dtype=self.dtype, device=self.device)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise WrongTypeError(
-                f"the value of site {name!r} is {str(value)[:60]!r}, which is no tensor of numbers: pass one."
-            ) from error
+            said = f"the value of site {name!r} is {str(value)[:60]!r}, which is no tensor of numbers: pass one."
+            raise WrongTypeError(said) from error
 
     def _check_names(self, values: Mapping[str, Tensor]) -> None:
         check_mapping("values", values, "the values of sites")
@@ -146,12 +133,7 @@ class RefuseDiscrete(Messenger):
 
 
 def find_sites(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Sites, poutine.Trace]:
-    """Run the model twice to see its latent sites, and refuse what cannot be walked on.
-
-    Raises:
-        ValueError: The model has no latent site, a discrete one, a subsampled plate, no observations
-            in an observed site, or a structure that changes from call to call.
-    """
+    """Run the model twice to see its latent sites, and refuse what cannot be walked on."""
     checked = InitMessenger(init_to_uniform)(RefuseDiscrete()(model))  # Pyro's own error would advise enumeration
     trace, again = (poutine.trace(checked).get_trace(*args, **kwargs) for _ in range(2))
     found = sites_to_infer(

@@ -1,9 +1,4 @@
-"""What the sites of a Pyro model are: latent, observed, deterministic or plates, and of which shapes.
-
-In: a model and its arguments, or the trace of one call.  Out: `Layout`; the trace's sites by what they are.
-"""
-
-from __future__ import annotations
+"""In: a model and its arguments, or the trace of one call.  Out: what its sites are, and of which shapes (`Layout`)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +11,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import constraints
 
-from ..runtime.arguments import check_model, first_line
+from ..runtime.arguments import check_model, does_not_run
 from ..runtime.out_of_memory import is_out_of_memory
 from ..runtime.threads import in_turn
 
@@ -45,10 +40,7 @@ def has_density(name: str, node: Node) -> bool:
 
 
 def sites_to_infer(trace: poutine.Trace, subsampled: str, nothing: str) -> dict[Kind, dict[str, Node]]:
-    """The sites of a trace by what they are, in the model's order.
-
-    A plate that draws a subsample, and no latent site, are refused: the caller says what follows from each.
-    """
+    """The sites of a trace by what they are; refuses a subsample and no latent site, the caller says why."""
     nodes = trace.nodes.items()
     found = {kind: {name: node for name, node in nodes if kind_of(node) == kind} for kind in get_args(Kind)}
     for name, node in found["plate"].items():
@@ -69,7 +61,7 @@ class Shape:
     num_batch: int  # so many of them count independent values; the others are the event's
 
     @property
-    def batch(self) -> Shape:
+    def batch(self) -> "Shape":
         """The axes of its log density."""
         return Shape(self.size[: self.num_batch], self.dims[: self.num_batch], self.num_batch)
 
@@ -86,11 +78,7 @@ class Layout:
 
 
 def find_layout(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Layout:
-    """Run the model once to see its sites.
-
-    Raises:
-        ValueError: The model does not run on the arguments, has no latent site, or draws a subsample at each call.
-    """
+    """Run the model once to see its sites; a ValueError where it does not run on these arguments."""
     check_model(model)
     try:
         with torch.no_grad(), in_turn():
@@ -98,11 +86,8 @@ def find_layout(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     except (TypeError, RuntimeError, ValueError) as error:
         if is_out_of_memory(error):
             raise
-        given = f"{len(args)} arguments and {sorted(kwargs)}" if args or kwargs else "no arguments"
-        raise ValueError(
-            f"the model does not run on what it was given ({given}): {first_line(error)}. Pass what it was "
-            "conditioned on, observations included: the x and y of its run."
-        ) from error
+        advice = "Pass what it was conditioned on, observations included: the x and y of its run."
+        raise does_not_run("the model does not run on what it was given", args, kwargs, error, advice) from error
     found = sites_to_infer(
         trace,
         "each draw would be judged on other data. Export with the model without its subsample_size.",
@@ -141,15 +126,9 @@ def _shape(name: str, node: Node) -> Shape:
 
 
 def check_observed(name: str, fn: Any, value: Any, mask: Any = None) -> None:
-    """Refuse observations that are none, or that their distribution cannot give.
-
-    What is NaN is left to those who can say whose it is, and what is masked may be anything.
-    """
+    """Refuse observations that are none, or that their distribution cannot give. What is masked may be anything."""
     if torch.is_tensor(value) and not value.numel():
-        raise ValueError(
-            f"{name} has no data (shape {tuple(value.shape)}): there is nothing to condition on. "
-            "Pass at least one observation."
-        )
+        raise ValueError(f"{name} has no data (shape {tuple(value.shape)}): pass at least one observation.")
     while hasattr(fn, "base_dist") and type(fn).__name__ in ("Independent", "ExpandedDistribution"):
         fn = fn.base_dist
     support: Any = getattr(type(fn), "support", None)
@@ -159,11 +138,10 @@ def check_observed(name: str, fn: Any, value: Any, mask: Any = None) -> None:
     except (AttributeError, NotImplementedError, RuntimeError, TypeError):  # no support, or shapes that do not fit
         return
     if mask is not None or moves or not torch.is_tensor(inside) or bool(inside.all()) or bool(value.isnan().any()):
-        return
+        return  # what is NaN is left to those who can say whose it is
     raise ValueError(
-        f"{name} has {int((~inside).sum())} values outside the support of its {type(fn).__name__} "
-        f"({fn.support}; they go from {value.min()} to {value.max()}): the model gives them no density. Check how they "
-        "are coded: classes count from 0, a Bernoulli has 0 and 1, counts are not negative."
+        f"{name} has {int((~inside).sum())} values outside the support of its {type(fn).__name__} ({fn.support}; they "
+        f"go from {value.min()} to {value.max()}): check how they are coded. Classes and counts go from 0 on."
     )
 
 

@@ -3,8 +3,6 @@
 In: an argument and what it is called.  Out: nothing, or an error that says what, why and what to do.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -73,8 +71,9 @@ def check_part(name: str, value: Any, why: str) -> None:
 
 def check_tensor(name: str, value: Any) -> None:
     """Refuse what is not a tensor, or one without values."""
-    if not torch.is_tensor(value):  # asked at each gradient: the text is made only where it is needed
-        check_type(name, value, torch.Tensor, f"a tensor, such as torch.as_tensor({name}) makes")
+    if not torch.is_tensor(value):
+        given = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise WrongTypeError(f"{name} must be a tensor, got {given}: pass torch.as_tensor({name}).")
     if value.device.type == "meta":
         raise ValueError(f"{name} is on the meta device, where tensors have no values: pass one on a real device.")
 

@@ -1,7 +1,5 @@
 """In: a function of one draw, and draws stacked along their first axis.  Out: its results, stacked in the same way."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

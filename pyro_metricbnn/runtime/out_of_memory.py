@@ -3,8 +3,6 @@
 In: a function of how many to take at once.  Out: its result, and where that was too many a warning.
 """
 
-from __future__ import annotations
-
 import gc
 import warnings
 from collections.abc import Callable

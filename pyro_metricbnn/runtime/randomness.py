@@ -1,7 +1,5 @@
 """The state of all random generators, in plain values: take it, set it again, leave it as it was."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any

@@ -4,8 +4,6 @@ Pyro's handlers, parameters and validation switch are one for all threads, and s
 a module that is called with others. What only computes, as a traced energy does, needs no turn.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading
