@@ -1,13 +1,14 @@
 """The same seed gives the same draws from version to version, to the bit where the machine is the same.
 
-`python -m tests.test_same_bits` writes what the present code gives to tests/same_bits.json. A change of a result has to
-be meant: the commit that writes a run anew says why.
+`python -m tests.test_same_bits NAME ...` writes what the present code gives for these runs to tests/same_bits.json. A change
+of a result has to be meant: the commit that writes a run anew says why.
 """
 
 import hashlib
 import json
 import platform
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,7 @@ def taken(name: str) -> dict[str, Any]:
     return {"sha256": digest.hexdigest(), "mean": float(first.mean()), "deviation": float(first.std())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.filterwarnings("ignore")
 def test_the_same_seed_gives_the_draws_that_it_gave_before(name: str) -> None:
@@ -203,4 +205,6 @@ def test_the_same_seed_gives_the_draws_that_it_gave_before(name: str) -> None:
 
 
 if __name__ == "__main__":
-    FILE.write_text(json.dumps({"machine": machine(), "runs": {name: taken(name) for name in RUNS}}, indent=1) + "\n")
+    saved = json.loads(FILE.read_text()) if FILE.exists() else {"runs": {}}
+    again = {name: taken(name) for name in sys.argv[1:] or RUNS}
+    FILE.write_text(json.dumps({"machine": machine(), "runs": {**saved["runs"], **again}}, indent=1) + "\n")
