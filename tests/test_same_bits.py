@@ -1,7 +1,7 @@
 """The same seed gives the same draws from version to version, to the bit where the machine is the same.
 
-`python -m tests.test_same_bits NAME ...` writes what the present code gives for these runs to tests/same_bits.json. A change
-of a result has to be meant: the commit that writes a run anew says why.
+`python -m tests.test_same_bits NAME ...` writes what the present code gives for these runs to tests/same_bits.json. A
+change of a result has to be meant: the commit that writes a run anew says why.
 """
 
 import hashlib

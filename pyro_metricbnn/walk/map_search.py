@@ -280,6 +280,6 @@ def _say(converged: bool, unbounded: tuple[str, ...], energies: list[float]) -> 
         fall = fmean(energies[-2 * tenth : -tenth] or energies[:1]) - fmean(energies[-tenth:])
         warnings.warn(
             f"the MAP search did not converge: the energy still fell by {fall:.2g} nats at the end. The walk "
-            "starts from where it came to. Pass run(..., max_iterations=) more than 500, or train the network longer.",
+            "starts from where it came to. Pass a larger max_iterations= to run, or train the network longer.",
             stacklevel=3,
         )
