@@ -5,20 +5,21 @@ In: a model, posteriors of any kind and data.  Out: `Comparison`.
 
 from __future__ import annotations
 
-import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from ..files.storage import FilePath, write_whole
+from ..model.network import BayesianNetwork
 from ..model.structure import Model
-from ..runtime.arguments import check_count, check_mapping, check_model, check_type
-from .contenders import Task, check_sites, draw, named, set_task
+from ..runtime.arguments import check_count, check_mapping, check_model, check_number
+from .contenders import Task, draw_all, named, set_task
 from .evidence import gather
 from .pictures import Section, draw_sections
 from .report import fragment, page
@@ -32,23 +33,14 @@ PACKAGES = ("pyro_metricbnn", "torch", "pyro-ppl", "arviz")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Comparison:
-    """What `compare` found; printed, it is the table, in a notebook the whole report.
+    """What `compare` found; printed, it is the table, in a notebook the whole report."""
 
-    Args:
-        scores: The figures, with what each says.
-        posteriors: What each posterior is, by name.
-        reference: The posterior that the others are compared with.
-        warnings: What is wrong with each, by name.
-        facts: The model, the data, versions and the date.
-        sections: The pictures.
-    """
-
-    scores: tuple[Score, ...]
-    posteriors: Mapping[str, str]
-    reference: str | None
-    warnings: Mapping[str, tuple[str, ...]]
-    facts: Mapping[str, str]
-    sections: tuple[Section, ...] = field(repr=False)
+    scores: tuple[Score, ...]  # the figures, with what each says
+    posteriors: Mapping[str, str]  # what each of them is, by name
+    reference: str | None  # the one that the others are compared with
+    warnings: Mapping[str, tuple[str, ...]]  # what is wrong with each, by name
+    facts: Mapping[str, str]  # the model, the data, versions and the date
+    sections: tuple[Section, ...] = field(repr=False)  # the pictures
 
     @property
     def title(self) -> str:
@@ -108,14 +100,11 @@ def compare(
 ) -> Comparison:
     """Posteriors of one model in one table, and a report with pictures that opens without a network.
 
-    All are asked the same: how well they predict (networks), leave-one-out scores from exact log-likelihoods (all
-    models), how near they are to a reference, and how well their chains mix. What has no meaning for a model is left
-    out.
+    All are asked the same; what has no meaning for a model is left out.
 
     Args:
         model: The Pyro model.
-        posteriors: By name, or in a list, then named after what they are: a `MetricBNN` or Pyro's `MCMC` after `run`, a
-            guide, Trajectories, or samples by site.
+        posteriors: By name, or in a list: a `MetricBNN` or Pyro's `MCMC` after `run`, a guide, Trajectories, samples.
         *args: The model's arguments, observations included; by default those of the first run among the posteriors.
         x_test: New inputs of a network to judge predictions at; without them it is judged on its data.
         y_test: What was observed there.
@@ -126,32 +115,21 @@ def compare(
         chunk_size: At most this many rows of x at once, for when memory is short.
         **kwargs: The model's keyword arguments.
 
-    Raises:
-        ValueError: A posterior has no draws yet or is of another model, a name is unknown, data are missing; all before
-            long work starts.
-
     Example:
         >>> posteriors = {"walk": walk, "half of it": walk.thinned(2)}
         >>> result = compare(model, posteriors, x, y, reference="walk", pictures=False)
         >>> result.table[["train_nll", "elpd_loo", "wasserstein"]].shape
         (2, 3)
-        >>> result.save_report(folder / "report.html")
     """
     check_model(model)
     check_count("num_samples", num_samples, "a posterior has a spread. Take 1000.", least=2)
     sources = named(posteriors, model)
-    if seconds is not None:
-        check_mapping("seconds", seconds, "what each posterior took")
-    seconds = dict(seconds or {})
-    _check_names(sources, reference, seconds)
-    if pictures:
-        _check_matplotlib()
+    _check_report(sources, reference, seconds, pictures)
     task = set_task(model, sources, (args, kwargs), (x_test, y_test), chunk_size)
-    check_sites(task, sources)
-    contenders = [draw(task, name, source, num_samples) for name, source in sources.items()]
+    contenders = draw_all(task, sources, num_samples)
     evidence = [gather(task, contender) for contender in contenders]
     return Comparison(
-        scores=score(task, evidence, reference, seconds),
+        scores=score(task, evidence, reference, seconds or {}),
         posteriors={one.name: one.description for one in contenders},
         reference=reference,
         warnings={one.contender.name: one.warnings for one in evidence},
@@ -160,46 +138,41 @@ def compare(
     )
 
 
-def _check_names(sources: Mapping[str, Any], reference: str | None, seconds: Mapping[str, float]) -> None:
-    has = ", ".join(map(repr, sources))
-    if reference is not None and reference not in sources:
-        raise ValueError(f"the reference {reference!r} is none of the posteriors: they are {has}. Name one of them.")
-    for name, value in seconds.items():
-        if name not in sources:
-            raise ValueError(f"seconds has {name!r}, which is none of the posteriors: they are {has}.")
-        check_type(f"the seconds of {name!r}", value, (int, float), "a number")
-        if not 0 <= value < math.inf:
-            raise ValueError(f"the seconds of {name!r} must be a finite number that is not negative, got {value}.")
-
-
-def _check_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
+def _check_report(names: Collection[str], reference: str | None, seconds: Any, pictures: bool) -> None:
+    """Refuse names that are none of the posteriors', and pictures that nothing can draw."""
+    has = f"is none of the posteriors: they are {', '.join(map(repr, names))}. Name one of them."
+    if reference is not None and reference not in names:
+        raise ValueError(f"the reference {reference!r} {has}")
+    if seconds is not None:
+        check_mapping("seconds", seconds, "what each posterior took")
+    for name, value in (seconds or {}).items():
+        if name not in names:
+            raise ValueError(f"seconds has {name!r}, which {has}")
+        check_number(f"the seconds of {name!r}", value, "they must be a finite number, at least 0.", or_zero=True)
+    if pictures and find_spec("matplotlib") is None:
         raise ImportError(
             "the report's pictures need matplotlib, which is not installed: run pip install 'pyro_metricbnn[plots]', "
             "or pass pictures=False."
-        ) from error
+        )
 
 
 def _facts(task: Task) -> dict[str, str]:
     """The model, the data, versions and the date, in words."""
     layout, model = task.layout, task.model
     what = getattr(model, "__name__", type(model).__name__)
-    if task.is_network:
-        what = f"{type(model.net).__name__} with {model.likelihood!r}"  # type: ignore[attr-defined]
+    if isinstance(model, BayesianNetwork):
+        what = f"{type(model.net).__name__} with {model.likelihood!r}"
     sizes = [f"{name} {tuple(shape.size)}" if shape.size else name for name, shape in layout.latent.items()]
     total = sum(shape.size.numel() for shape in layout.latent.values())
-    facts = {
+    test = {"test data": f"{len(task.y_judged)} rows"} if task.has_test and task.y_judged is not None else {}
+    return {
         "model": what,
         "latent sites": f"{total} coordinates: {', '.join(sizes[:12])}{', …' if len(sizes) > 12 else ''}",
         "data": ", ".join(f"{name} {tuple(value.shape)}" for name, value in layout.values.items()) or "none observed",
+        **test,
+        "versions": ", ".join([f"Python {platform.python_version()}", *map(_version, PACKAGES)]),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
-    if task.has_test and task.y_judged is not None:
-        facts["test data"] = f"{len(task.y_judged)} rows"
-    facts["versions"] = ", ".join([f"Python {platform.python_version()}", *(_version(name) for name in PACKAGES)])
-    facts["date"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return facts
 
 
 def _version(package: str) -> str:

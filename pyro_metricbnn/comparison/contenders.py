@@ -6,10 +6,9 @@ In: a model, its data, test data, and several posteriors of any kind.  Out: a `T
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,8 +23,10 @@ from ..runtime.arguments import WrongTypeError, check_count
 from ..runtime.randomness import own_numbers
 from ..walk.trajectories import Arguments
 
+Answer = TypeVar("Answer")
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True)
 class Task:
     """What all posteriors are asked about."""
 
@@ -34,9 +35,9 @@ class Task:
     layout: Layout
     x: Any  # a network's inputs in the data; None for other models
     x_judged: Any  # inputs that predictions are judged at: those of the test data if there are any
-    y_judged: Tensor | None  # what was observed there
+    y_judged: Tensor | None  # what was observed there; None for models that are no networks
     has_test: bool  # whether that is data which the posteriors have not seen
-    chunk_size: int | None = None  # at most so many rows of x at once
+    chunk_size: int | None  # at most so many rows of x at once
 
     @property
     def is_network(self) -> bool:
@@ -54,47 +55,32 @@ class Task:
 
 
 def set_task(
-    model: Model,
-    posteriors: Mapping[str, Source],
-    arguments: Arguments,
-    test: tuple[Any, Any],
-    chunk_size: int | None = None,
+    model: Model, posteriors: Mapping[str, Source], arguments: Arguments, test: tuple[Any, Any], chunk_size: int | None
 ) -> Task:
-    """The model's data, by default those of the first run that has them, and the test data, looked at before long work.
-
-    Raises:
-        ValueError: The model does not run on them, or the test data make no sense.
-    """
-    (x_test, y_test), (args, kwargs) = test, arguments
-    _check_test(model, x_test, y_test)
-    if chunk_size is not None:
-        check_count("chunk_size", chunk_size, "it counts rows of x.")
+    """The data, by default those of the first run that has them, and the test data; refused if the model cannot run."""
+    (args, kwargs), has_test = arguments, test[0] is not None
+    _check_test(model, *test)
+    check_count("chunk_size", chunk_size, "it counts rows of x.", or_none=True)
     if not args and not kwargs:
         known = (source.arguments for source in posteriors.values())
-        args, kwargs = next((each for each in known if each[0] or each[1]), ((), {}))
+        args, kwargs = next((each for each in known if any(each)), ((), {}))
     with own_numbers(_device_of(model)):  # a look at the model draws from it
         layout = find_layout(model, args, kwargs)
-        if x_test is not None:
-            find_layout(model, (x_test, y_test), {})
+        if has_test:
+            find_layout(model, test, {})
     x = y = None
     if isinstance(model, BayesianNetwork):
         if "obs" not in layout.observed:
-            raise ValueError(
-                "y is missing: the model observes nothing without it. Pass compare(model, posteriors, x, y)."
-            )
+            raise ValueError("y is missing: the model observes nothing. Pass compare(model, posteriors, x, y).")
         x, y = inspect.signature(model.forward).bind(*args, **kwargs).arguments["x"], layout.values["obs"]
-    has_test = x_test is not None
-    x_judged, y_judged = (x_test, y_test) if has_test else (x, y)
-    judged: dict[str, Any] = {"x_judged": x_judged, "y_judged": y_judged, "has_test": has_test}
-    return Task(model=model, arguments=(args, kwargs), layout=layout, x=x, **judged, chunk_size=chunk_size)
+    x_judged, y_judged = test if has_test else (x, y)
+    return Task(model, (args, kwargs), layout, x, x_judged, y_judged, has_test=has_test, chunk_size=chunk_size)
 
 
 def _check_test(model: Model, x_test: Any, y_test: Any) -> None:
     if (x_test is None) != (y_test is None):
-        raise ValueError(
-            f"{'x_test' if x_test is None else 'y_test'} is missing: predictions at x_test are judged by y_test. "
-            "Pass both, or neither."
-        )
+        missing = "x_test" if x_test is None else "y_test"
+        raise ValueError(f"{missing} is missing: predictions at x_test are judged by y_test. Pass both, or neither.")
     if x_test is not None and not isinstance(model, BayesianNetwork):
         raise ValueError(
             "x_test is for networks made models by bayesianize: which argument of another model it replaces is not "
@@ -106,6 +92,44 @@ def _device_of(model: Model) -> torch.device:
     """Where a network is; the CPU for a function."""
     parameters = model.parameters() if isinstance(model, torch.nn.Module) else iter(())
     return next((value.device for value in parameters), torch.device("cpu"))
+
+
+def named(posteriors: Mapping[str, Any] | Sequence[Any], model: Model) -> dict[str, Source]:
+    """Posteriors by name; those of a list are named after what they are, and numbered where that is the same."""
+    if not isinstance(posteriors, (Mapping, list, tuple)):
+        raise WrongTypeError(
+            f"posteriors must be a dict of them by name, or a list, got {type(posteriors).__name__}: pass for example "
+            '{"MetricBNN": metric, "NUTS": mcmc}.'
+        )
+    if not posteriors:
+        raise ValueError("there is no posterior to compare: pass at least one, as {'MetricBNN': metric}.")
+    if isinstance(posteriors, Mapping):
+        names, given = list(posteriors), list(posteriors.values())
+        if any(not isinstance(name, str) or not name.strip() for name in names):
+            raise ValueError(f"the names of posteriors must be texts that are not empty, got {names}.")
+        if all(map(torch.is_tensor, given)):
+            raise ValueError(
+                f"posteriors has tensors by name ({', '.join(names)}): samples by site are one posterior. Give it a "
+                "name, as {'samples': samples}."
+            )
+        sources = [_about(name, source_of, one) for name, one in posteriors.items()]
+    else:
+        sources = [_about(type(one).__name__, source_of, one) for one in posteriors]
+        kinds = [source.name for source in sources]
+        numbers = [f" {kinds[: i + 1].count(kind)}" if kinds.count(kind) > 1 else "" for i, kind in enumerate(kinds)]
+        names = [kind + number for kind, number in zip(kinds, numbers, strict=True)]
+    by_name = dict(zip(names, sources, strict=True))
+    for name, source in by_name.items():
+        _about(name, source.check, model)
+    return by_name
+
+
+def _about(name: str, ask: Callable[..., Answer], *args: Any) -> Answer:
+    """ask(*args); an error says which posterior it is about."""
+    try:
+        return ask(*args)
+    except (ValueError, RuntimeError, KeyError, TypeError) as error:
+        raise ValueError(f"the posterior {name!r} cannot be compared: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,75 +149,26 @@ class Contender:
         return len(next(iter(self.draws.values())))
 
 
-def named(posteriors: Mapping[str, Any] | Sequence[Any], model: Model) -> dict[str, Source]:
-    """Posteriors by name; those of a list are named after what they are, and numbered where that is the same.
-
-    Raises:
-        ValueError: There is none, a name is no text, or one of them has no draws.
-    """
-    if not isinstance(posteriors, (Mapping, list, tuple)):
-        raise WrongTypeError(
-            f"posteriors must be a dict of them by name, or a list, got {type(posteriors).__name__}: pass for example "
-            '{"MetricBNN": metric, "NUTS": mcmc}.'
-        )
-    if not posteriors:
-        raise ValueError("there is no posterior to compare: pass at least one, as {'MetricBNN': metric}.")
-    by_name = posteriors if isinstance(posteriors, Mapping) else None
-    given = list(posteriors if by_name is None else by_name.values())
-    names = [type(one).__name__ for one in given] if by_name is None else list(by_name)
-    if any(not isinstance(name, str) or not name.strip() for name in names):
-        raise ValueError(f"the names of posteriors must be texts that are not empty, got {names}.")
-    if by_name is not None and all(torch.is_tensor(value) for value in given):
-        raise ValueError(
-            f"posteriors has tensors by name ({', '.join(names)}): samples by site are one posterior. Give "
-            "it a name, as {'samples': samples}."
-        )
-    sources: list[Source] = []
-    for name, one in zip(names, given, strict=True):
-        with _about(name):
-            sources.append(source_of(one))
-    if by_name is None:
-        kinds = [source.name for source in sources]
-        numbers = [f" {kinds[: i + 1].count(kind)}" if kinds.count(kind) > 1 else "" for i, kind in enumerate(kinds)]
-        names = [kind + number for kind, number in zip(kinds, numbers, strict=True)]
-    for name, source in zip(names, sources, strict=True):
-        with _about(name):
-            source.check(model)
-    return dict(zip(names, sources, strict=True))
-
-
-@contextmanager
-def _about(name: str) -> Iterator[None]:
-    """Errors in here say which posterior they are about."""
-    try:
-        yield
-    except (ValueError, RuntimeError, KeyError, TypeError) as error:
-        raise ValueError(f"the posterior {name!r} cannot be compared: {error}") from error
-
-
-def check_sites(task: Task, posteriors: Mapping[str, Source]) -> None:
-    """Refuse a posterior of another model, by one draw of each."""
-    with own_numbers(_device_of(task.model)):
+def draw_all(task: Task, posteriors: Mapping[str, Source], num_samples: int) -> list[Contender]:
+    """Each posterior with draws: as many as wanted, or all that there are if they are fewer."""
+    with own_numbers(_device_of(task.model)):  # one draw of each tells whether it is of another model
         for name, source in posteriors.items():
-            with _about(name):
-                source.draws(task.layout, task.arguments, 1 if source.draws_anew else None)
+            _about(name, source.draws, task.layout, task.arguments, 1 if source.draws_anew else None)
+    return [_about(name, _contender, task, name, source, num_samples) for name, source in posteriors.items()]
 
 
-def draw(task: Task, name: str, source: Source, num_samples: int) -> Contender:
-    """A posterior with draws: as many as wanted, or all that there are if they are fewer."""
-    with _about(name):
-        found = source.draws(task.layout, task.arguments, num_samples if source.draws_anew else None)
-        values = {site: value.detach() for site, value in found.values.items()}
-        broken = [site for site, value in values.items() if not bool(value.isfinite().all())]
-        if broken:
-            raise ValueError(f"its draws of the site {broken[0]!r} are not finite. Leave those draws out.")
-        flat = {site: value.flatten(0, 1) for site, value in values.items()}
-        num_chains, num_draws = next(iter(values.values())).shape[:2]
-        if num_chains * num_draws > num_samples:  # evenly, so that each chain has its part
-            kept = torch.linspace(0, num_chains * num_draws - 1, num_samples, device="cpu").round().long()
-            flat = {site: value[kept.to(value.device)] for site, value in flat.items()}
-        chains, description = source.chains(values), source.description(num_chains, num_draws)
+def _contender(task: Task, name: str, source: Source, num_samples: int) -> Contender:
+    found = source.draws(task.layout, task.arguments, num_samples if source.draws_anew else None)
+    values = {site: value.detach() for site, value in found.values.items()}
+    if broken := [site for site, value in values.items() if not bool(value.isfinite().all())]:
+        raise ValueError(f"its draws of the site {broken[0]!r} are not finite. Leave those draws out.")
+    num_chains, num_draws = next(iter(values.values())).shape[:2]
+    draws, total = {site: value.flatten(0, 1) for site, value in values.items()}, num_chains * num_draws
+    if total > num_samples:  # evenly, so that each chain has its part
+        kept = torch.linspace(0, total - 1, num_samples, device="cpu").round().long()
+        draws = {site: value[kept.to(value.device)] for site, value in draws.items()}
+    said, warnings = source.description(num_chains, num_draws), found.warnings
+    chains = source.chains(values)
     num_chains, num_draws = next(iter(chains.values())).shape[:2] if chains else (0, 0)
     chains = chains if num_chains and num_draws >= MIN_DRAWS else None
-    warnings = found.warnings
-    return Contender(name=name, source=source, description=description, draws=flat, chains=chains, warnings=warnings)
+    return Contender(name=name, source=source, description=said, draws=draws, chains=chains, warnings=warnings)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -45,19 +46,17 @@ class Evidence:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is wrong with it, and what to do."""
-        walk, said = self.contender.source.walk, list(self.contender.warnings)
-        if walk is not None:
+        source, said = self.contender.source, list(self.contender.warnings)
+        if source.is_walked:
             # Whether functions agree is known here: a warning that weights do not, which they need not, would mislead.
-            said += [text for text in health(walk).warnings if WEIGHTS_MAY_DIFFER not in text]
+            said += [text for text in health(source.given).warnings if WEIGHTS_MAY_DIFFER not in text]
         if self.r_hat > MAX_FUNCTION_R_HAT:
             said.append(
                 f"the worst R-hat is {self.r_hat:.2f}: its chains do not agree yet, so another run would give other "
                 "figures. Run it for longer; for a walk take MetricBNN(model, effort=4)."
             )
         if len(self.elpd) and math.isnan(self.num_bad_k):
-            said.append(
-                f"it has no leave-one-out score, which takes at least {MIN_LOO_DRAWS} draws that differ. Take more."
-            )
+            said.append(f"it has no leave-one-out score: take at least {MIN_LOO_DRAWS} draws that differ.")
         if self.num_bad_k > 0:
             said.append(
                 f"{self.num_bad_k:.0f} of {len(self.elpd)} observations have a Pareto k above {MAX_K}: leave-one-out "
@@ -69,7 +68,7 @@ class Evidence:
 def gather(task: Task, contender: Contender) -> Evidence:
     """Ask one posterior everything."""
     prediction = figures = None
-    if task.is_network and task.y_judged is not None:
+    if task.y_judged is not None:
         prediction = task.predict(contender.draws, task.x_judged)
         figures = calibration(prediction, task.y_judged, levels=LEVELS)
     args, kwargs = task.arguments
@@ -92,38 +91,34 @@ def leave_one_out(each: Draws) -> tuple[Tensor, Tensor]:
     """PSIS-LOO by ArviZ of log-likelihoods (S, ...) by observed site: log predictive density and Pareto k, (n,) each.
 
     All observed sites together, in order; NaN from too few draws that differ. Draws count as independent for the length
-    of the tail: the effective sample sizes of a network's weights, which ArviZ would take for it, say nothing about its
-    likelihood.
+    of the tail: effective sample sizes of a network's weights say nothing about its likelihood.
     """
     if not each:
         return torch.zeros(0, device="cpu"), torch.zeros(0, device="cpu")
     values = torch.cat([value.double().cpu().reshape(len(value), -1) for value in each.values()], dim=1)  # (S, n)
-    elpd, pareto_k = values[0].clone(), torch.zeros_like(values[0])
-    varies = (values != values[0]).any(0)  # what a mask leaves out does not, and ArviZ 1.x refuses it
+    unknown, elpd, pareto_k = torch.full_like(values[0], float("nan")), values[0].clone(), torch.zeros_like(values[0])
     if len(values.sum(1).unique()) < MIN_LOO_DRAWS:
-        return elpd.fill_(float("nan")), pareto_k.fill_(float("nan"))
+        return unknown, unknown
+    varies = (values != values[0]).any(0)  # what a mask leaves out does not, and ArviZ 1.x refuses it
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about Pareto k, which is in the table
+        with warnings.catch_warnings(action="ignore"):  # about Pareto k, which is in the table
             elpd[varies], pareto_k[varies] = _arviz_loo(values[:, varies])
     except (ValueError, IndexError):  # of ArviZ 1.x, where the tail of an observation is one draw again and again
-        return elpd.fill_(float("nan")), pareto_k.fill_(float("nan"))
+        return unknown, unknown
     return elpd, pareto_k
 
 
-def _arviz_loo(values: Tensor) -> tuple[Tensor, Tensor]:
+def _arviz_loo(values: Tensor) -> Iterator[Tensor]:
     import arviz
     import xarray
 
     data = xarray.Dataset({"all": (("chain", "draw", "observation"), values[None].numpy())})
-    if "InferenceData" in vars(arviz):  # ArviZ 0.x
-        found = arviz.loo(arviz.InferenceData(log_likelihood=data), pointwise=True, reff=1.0, scale="log")
-        elpd = found.loo_i
-    else:
-        found = arviz.loo(xarray.DataTree.from_dict({"log_likelihood": data}), pointwise=True, reff=1.0)
-        elpd = found.elpd_i
-    pair = (torch.as_tensor(one.values.copy(), device="cpu") for one in (elpd, found.pareto_k))
-    return tuple(pair)  # type: ignore[return-value]
+    is_old = "InferenceData" in vars(arviz)  # ArviZ 0.x
+    groups, scale = {"log_likelihood": data}, {"scale": "log"} if is_old else {}
+    tree = arviz.InferenceData(**groups) if is_old else xarray.DataTree.from_dict(groups)
+    found = arviz.loo(tree, pointwise=True, reff=1.0, **scale)
+    for one in (found.loo_i if is_old else found.elpd_i, found.pareto_k):
+        yield torch.as_tensor(one.values.copy(), device="cpu")
 
 
 def _mixing(task: Task, contender: Contender) -> tuple[float, float]:

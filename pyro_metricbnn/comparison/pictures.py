@@ -1,10 +1,7 @@
 """The pictures of a report on posteriors: what they predict, how honest they are, marginals, walks.
 
-In: a `Task` and the `Evidence` about each posterior.  Out: `Section`s of pictures, PNG each. No style is changed, no
-figure is known to pyplot, and no random number of yours is used up.
-
-Each panel is a picture of its own: a page can then put them beside each other where it is wide, and below each other on
-a telephone.
+In: a `Task` and the `Evidence` about each posterior.  Out: `Section`s of pictures, a PNG for each panel, so that a page
+can put them where it has room. No style is changed, and no figure is known to pyplot.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -41,11 +38,11 @@ DASHES = ("-", "--", "-.", ":")
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A PNG, what stands under it, and what it shows in words."""
+    """One panel of a section."""
 
     png: bytes
     caption: str
-    alt: str
+    alt: str  # what it shows, in words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,20 +78,19 @@ def _picture(ax: Axes, caption: str, alt: str) -> Picture:
 
 
 def _panels(
-    evidence: Sequence[Evidence], draw: Callable[[Evidence, Axes], object], alt: str, columns: int = 2
-) -> tuple[Picture, ...]:
+    title: str, text: str, alt: str, evidence: Sequence[Evidence], draw: Callable[[Evidence, Axes], None], columns: int
+) -> Section:
     """One panel for each posterior, all of the same size and with the same limits."""
-    axes = [_panel() for _ in evidence]
-    for one, ax in zip(evidence, axes, strict=True):
+    axes = {one.contender.name: _panel() for one in evidence}
+    for one, ax in zip(evidence, axes.values(), strict=True):
         draw(one, ax)
         legend_below(ax, columns)
     for side in ("xlim", "ylim"):
-        ends = [getattr(ax, f"get_{side}")() for ax in axes]
-        limits = (min(low for low, _ in ends), max(high for _, high in ends))
-        for ax in axes:
-            ax.set(**{side: limits})
-    names = [one.contender.name for one in evidence]
-    return tuple(_picture(ax, name, f"{alt} by {name}.") for ax, name in zip(axes, names, strict=True))
+        lows, highs = zip(*(getattr(ax, f"get_{side}")() for ax in axes.values()), strict=True)
+        for ax in axes.values():
+            ax.set(**{side: (min(lows), max(highs))})
+    pictures = tuple(_picture(ax, name, f"{alt} by {name}.") for name, ax in axes.items())
+    return Section(title=title, text=text, pictures=pictures)
 
 
 def _short(name: str) -> str:
@@ -123,7 +119,7 @@ def _bands(task: Task, evidence: Sequence[Evidence]) -> Section | None:
         "The function and new observations along the input, within the data and beyond them. Where there are no data "
         "the dark band should open."
     )
-    return Section(title="Predictions", text=text, pictures=_panels(evidence, draw, "Predictive bands along x"))
+    return _panels("Predictions", text, "Predictive bands along x", evidence, draw, 2)
 
 
 def _decisions(task: Task, evidence: Sequence[Evidence]) -> Section | None:
@@ -139,7 +135,7 @@ def _decisions(task: Task, evidence: Sequence[Evidence]) -> Section | None:
         plot_decision(predict, task.x, y.reshape(-1), margin=MARGIN, grid_size=80, legend=False, ax=ax)
 
     text = "How sure each classifier is where, and its decision boundaries in white. Far from data none should be."
-    return Section(title="Decisions", text=text, pictures=_panels(evidence, draw, "Confidence in the plane", 4))
+    return _panels("Decisions", text, "Confidence in the plane", evidence, draw, 4)
 
 
 def _data_name(task: Task) -> str:
@@ -157,7 +153,7 @@ def _reliability(task: Task, evidence: Sequence[Evidence]) -> Section | None:
             plot_reliability(one.prediction.class_probs, y.reshape(-1), num_bins=15, legend=False, ax=ax)
 
     text = f"How often predictions of {_data_name(task)} came true, against how sure they were: honest on the diagonal."
-    return Section(title="Reliability", text=text, pictures=_panels(evidence, draw, "Reliability diagram"))
+    return _panels("Reliability", text, "Reliability diagram", evidence, draw, 2)
 
 
 def _coverage(task: Task, evidence: Sequence[Evidence]) -> Section | None:
@@ -174,8 +170,7 @@ def _coverage(task: Task, evidence: Sequence[Evidence]) -> Section | None:
     legend_below(ax, 2)
     names = ["honest", *(_short(one.contender.name) for one in evidence)]
     for text, name in zip(ax.get_legend().get_texts(), names, strict=True):
-        text.set_parse_math(False)
-        text.set_text(name)
+        text.set(parse_math=False, text=name)
     said = f"The share of {_data_name(task)} in central intervals: below the line a posterior is too sure of itself."
     alt = "Coverage of central intervals against their probability, by posterior."
     return Section(title="Coverage", text=said, pictures=(_picture(ax, "All posteriors", alt),))
@@ -226,18 +221,19 @@ def _chosen(shapes: Mapping[str, Sequence[int]]) -> list[tuple[str, tuple[int, .
 def _walks(task: Task, evidence: Sequence[Evidence]) -> Section | None:
     """Of each posterior that was walked: energies, and walks in a plane."""
     pictures = []
-    numbers = sum(value.numel() for value in task.layout.values.values())
-    for given, name in ((one.contender.source.walk, one.contender.name) for one in evidence):
-        if given is None:
-            continue
-        walk, drawn = walk_of(given), [(plot_energy, given, "energy", f"Potential energy along the walks of {name}.")]
+    numbers = max(1, sum(value.numel() for value in task.layout.values.values()))
+
+    def add(plot: Callable[..., Axes], what: Any, caption: str, alt: str) -> None:
+        ax = plot(what, legend=False, ax=_panel())
+        legend_below(ax, 3)
+        pictures.append(_picture(ax, caption, alt))
+
+    for contender in (one.contender for one in evidence if one.contender.source.is_walked):
+        name, given = contender.name, contender.source.given
+        walk = walk_of(given)
+        add(plot_energy, given, f"{name}: energy", f"Potential energy along the walks of {name}.")
         if walk.sites.dim > 1 and walk.num_particles * walk.num_steps > 1:
-            heavy = 3600.0 * walk.sites.dim * max(1, numbers) > MAX_WORK
-            said = f"Walks of {name} in their plane of most variance."
-            drawn.append((plot_walks, walk if heavy else given, "walks", said))
-        for plot, what, title, alt in drawn:
-            ax = plot(what, legend=False, ax=_panel())
-            legend_below(ax, 3)
-            pictures.append(_picture(ax, f"{name}: {title}", alt))
+            what = given if 3600.0 * walk.sites.dim * numbers <= MAX_WORK else walk  # without the energy behind it
+            add(plot_walks, what, f"{name}: walks", f"Walks of {name} in their plane of most variance.")
     text = "A healthy walk climbs from the MAP and then stays level; in the plane it does not stay where it began."
     return Section(title="Walks", text=text, pictures=tuple(pictures)) if pictures else None

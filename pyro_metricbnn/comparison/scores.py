@@ -6,9 +6,9 @@ In: the `Evidence` about each posterior.  Out: `Score`s, a column with a figure 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from torch import Tensor
 from ..diagnostics.agreement import agreement
 from ..diagnostics.calibration import ClassCalibration, RealCalibration
 from ..predictions.pointwise import Draws
-from ..predictions.prediction import Prediction
 from .contenders import Task
 from .evidence import LEVELS, Evidence
 
@@ -74,7 +73,7 @@ class Score:
 
 _ELPD = "Log predictive density of each observation given all the others, summed; ± its standard error."
 _BEHIND = "Difference of elpd; within two standard errors of 0 it cannot be told from the best."
-_ROWS: tuple[tuple[str, str, Good, int, str], ...] = (
+_ROWS: tuple[tuple[Any, ...], ...] = (  # the fields of a Column
     # predictions
     ("nll", "NLL", "low", 3, "Negative log predictive density of an observation: how surprised the posterior was."),
     ("rmse", "RMSE", "low", 3, "Root mean square error of the mean prediction, in units of y."),
@@ -85,9 +84,9 @@ _ROWS: tuple[tuple[str, str, Good, int, str], ...] = (
     ("brier", "Brier score", "low", 3, "Squared error of the probabilities, summed over the classes."),
     ("ece", "ECE", "low", 3, "Expected calibration error: how far confidence is from accuracy, on average."),
     # leave-one-out
-    ("elpd_loo", "elpd", "high", 2, _ELPD),
+    ("elpd_loo", "elpd", "high", 2, _ELPD, "elpd_se"),
     ("elpd_se", "SE of elpd", None, 2, "Standard error of elpd."),
-    ("elpd_diff", "behind the best", None, 2, _BEHIND),
+    ("elpd_diff", "behind the best", None, 2, _BEHIND, "elpd_diff_se"),
     ("elpd_diff_se", "SE of the difference", None, 2, "Standard error of the difference."),
     ("num_bad_k", "Pareto k > 0.7", None, 0, "Observations whose leave-one-out figure cannot be trusted."),
     # agreement
@@ -104,8 +103,7 @@ _ROWS: tuple[tuple[str, str, Good, int, str], ...] = (
     ("draws", "draws", None, 0, "Draws that the figures come from; the chains' own figures come from all of theirs."),
     ("seconds", "seconds", "low", 1, "As the caller measured them."),
 )
-_ERRORS = {"elpd_loo": "elpd_se", "elpd_diff": "elpd_diff_se"}
-COLUMNS = {row[0]: Column(*row, error=_ERRORS.get(row[0])) for row in _ROWS}
+COLUMNS = {row[0]: Column(*row) for row in _ROWS}
 
 
 def score(
@@ -113,37 +111,32 @@ def score(
 ) -> tuple[Score, ...]:
     """All columns that any posterior has a figure for, in the order of the table."""
     names = [one.contender.name for one in evidence]
-    heading = Heading("Predictions of the test data")
+    heading, part = Heading("Predictions of the test data"), "test_"
     if not task.has_test:
         note = "The posteriors have seen them: for honest figures pass test data."
-        heading = Heading("Predictions of the data themselves", note)
-    part = "test" if task.has_test else "train"
-    scores = [
-        replace(one, column=replace(one.column, key=f"{part}_{one.column.key}"))
-        for one in _columns(heading, names, [predictive_figures(one) for one in evidence])
-    ]
+        heading, part = Heading("Predictions of the data themselves", note), "train_"
+    scores = _columns(heading, names, map(predictive_figures, evidence), part)
     heading = Heading("Leave-one-out", "By Pareto-smoothed importance sampling, from exact log-likelihoods.")
     scores += _columns(heading, names, leave_one_out_figures(evidence))
     if reference is not None:
-        of = evidence[names.index(reference)]
-        note = (
-            f"For {reference} itself, of the two halves of its draws: nearer than those are, nothing can be told apart."
-        )
+        of, told = evidence[names.index(reference)], "nearer than those are, nothing can be told apart."
+        note = f"For {reference} itself, of the two halves of its draws: {told}"
         heading = Heading(f"Agreement with {reference}", note, outside=reference)
-        scores += _columns(heading, names, [agreement_figures(one, of) for one in evidence])
+        scores += _columns(heading, names, (agreement_figures(one, of) for one in evidence))
     what = "function values at the data's inputs" if task.is_network else "all coordinates"
     note = f"Of {what}. The chains of a MetricBNN are its walks; a guide has none."
-    mixing = [{"r_hat": one.r_hat, "ess": one.ess} for one in evidence]
-    scores += _columns(Heading("Mixing of the chains", note), names, mixing)
-    known = [float(seconds.get(name, NAN)) for name in names]
-    costs = [{"draws": float(e.contender.num_draws), "seconds": s} for e, s in zip(evidence, known, strict=True)]
+    heading = Heading("Mixing of the chains", note)
+    scores += _columns(heading, names, ({"r_hat": one.r_hat, "ess": one.ess} for one in evidence))
+    draws = [float(one.contender.num_draws) for one in evidence]
+    costs = [{"draws": d, "seconds": float(seconds.get(n, NAN))} for n, d in zip(names, draws, strict=True)]
     return (*scores, *_columns(Heading("Cost"), names, costs))
 
 
-def _columns(heading: Heading, names: Sequence[str], rows: Sequence[Row]) -> list[Score]:
-    by_key = {key: {name: row[key] for name, row in zip(names, rows, strict=True)} for key in rows[0]}
+def _columns(heading: Heading, names: Sequence[str], rows: Iterable[Row], prefix: str = "") -> list[Score]:
+    by_name = dict(zip(names, rows, strict=True))
+    by_key = {key: {name: row[key] for name, row in by_name.items()} for key in by_name[names[0]]}
     known = {key: each for key, each in by_key.items() if not all(map(math.isnan, each.values()))}
-    return [Score(COLUMNS[key], heading, each) for key, each in known.items()]
+    return [Score(replace(COLUMNS[key], key=prefix + key), heading, each) for key, each in known.items()]
 
 
 def predictive_figures(evidence: Evidence) -> Row:
@@ -183,40 +176,31 @@ def _standard_error(each: Tensor) -> float:
 
 def agreement_figures(one: Evidence, reference: Evidence) -> Row:
     """How near a posterior is to the reference; the reference itself, how near its two halves are to each other."""
-    if one.prediction is not None and reference.prediction is not None:
-        pair = (one.prediction, reference.prediction) if one is not reference else _prediction_halves(one.prediction)
-        return dict(vars(agreement(*pair)))
-    draws, of = _halves(one.contender.draws) if one is reference else (one.contender.draws, reference.contender.draws)
-    return moments_apart(draws, of)
-
-
-def _prediction_halves(prediction: Prediction) -> tuple[Prediction, Prediction]:
+    prediction, of = one.prediction, reference.prediction
+    if prediction is None or of is None:
+        pair = [one.contender.draws, reference.contender.draws]
+        return moments_apart(*(_halves(pair[0]) if one is reference else pair))
+    if one is not reference:
+        return vars(agreement(prediction, of))
     halves = _halves({**prediction.parameters, "f": prediction.f})
-    first, second = (replace(prediction, f=half.pop("f"), parameters=half) for half in halves)
-    return first, second
+    return vars(agreement(*(replace(prediction, f=half.pop("f"), parameters=half) for half in halves)))
 
 
-def _halves(draws: Draws) -> tuple[Draws, Draws]:
+def _halves(draws: Draws) -> list[Draws]:
     """The first and the last half of the draws: of several chains, different ones. One draw is both."""
     total = len(next(iter(draws.values())))
     half = max(1, total // 2)
-    return {name: v[:half] for name, v in draws.items()}, {name: v[total - half :] for name, v in draws.items()}
+    return [{name: v[part] for name, v in draws.items()} for part in (slice(half), slice(total - half, total))]
 
 
 def moments_apart(draws: Draws, reference: Draws) -> Row:
     """The worst mean and the worst deviation of all coordinates, in units of the reference's deviations."""
-    (mean, deviation), (mean_of, deviation_of) = (_moments(one) for one in (draws, reference))
+    pair = [[value.double().cpu().reshape(len(value), -1) for value in one.values()] for one in (draws, reference)]
+    flat, flat_of = (torch.cat(values, dim=1) for values in pair)  # (S, D)
+    deviation_of = flat_of.std(0, correction=0)
     moves = deviation_of > 0
     if not bool(moves.any()):
         return {"mean_error": NAN, "std_ratio": NAN}
-    ratio = (deviation / deviation_of)[moves]
-    return {
-        "mean_error": float(((mean - mean_of).abs() / deviation_of)[moves].max()),
-        "std_ratio": float(ratio[ratio.log().abs().argmax()]),
-    }
-
-
-def _moments(draws: Draws) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of all coordinates, (D,) each."""
-    flat = torch.cat([value.double().cpu().reshape(len(value), -1) for value in draws.values()], dim=1)
-    return flat.mean(0), flat.std(0, correction=0)
+    errors = ((flat.mean(0) - flat_of.mean(0)).abs() / deviation_of)[moves]
+    ratios = (flat.std(0, correction=0) / deviation_of)[moves]
+    return {"mean_error": float(errors.max()), "std_ratio": float(ratios[ratios.log().abs().argmax()])}

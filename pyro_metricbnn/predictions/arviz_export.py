@@ -1,7 +1,7 @@
 """Draws of a Pyro model -> ArviZ, of either generation.
 
-In: an MCMC run, a guide, samples or a walk, with the model and its data.  Out: `InferenceData` of ArviZ 0.x or the
-`DataTree` of 1.x, with the same groups, variables, dims and coords whatever the draws come from.
+In: whatever has draws, the model and its data.  Out: `InferenceData` of ArviZ 0.x or the `DataTree` of 1.x, with the
+same groups, variables, dims and coords whatever the draws come from.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from ..model.network import BayesianNetwork
 from ..model.structure import TAKEN, Layout, Model, Shape, find_layout
-from ..runtime.arguments import check_count, check_mapping, check_model
+from ..runtime.arguments import check_count, check_model, check_type
 from .pointwise import Draws, Pointwise
-from .sources import PosteriorDraws, source_of
+from .sources import PosteriorDraws, Source, source_of
 
 Group = dict[str, tuple[tuple[str, ...], Tensor]]  # dims and values by variable
 Coords = Mapping[str, Sequence[Any]]
@@ -34,7 +34,8 @@ def _constants(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any], l
         named = {**{f"argument_{i}": value for i, value in enumerate(args)}, **kwargs}
     result: Group = {}
     for name, value in (leaf for key, argument in named.items() for leaf in _leaves(key, argument)):
-        if not any(_same(value, seen) for seen in layout.values.values()):
+        flat = value.reshape(-1)
+        if not any(torch.equal(flat, seen.reshape(-1).to(value)) for seen in layout.values.values()):
             variable = f"{name}_argument" if name in layout.plates else name
             plates = [plate for plate, rows in layout.plates.items() if value.dim() and rows == len(value)]
             dims = [f"{variable}_dim_{axis}" for axis in range(value.dim())]
@@ -51,10 +52,6 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
         yield name, value if torch.is_tensor(value) else torch.as_tensor(value, device="cpu")
 
 
-def _same(value: Tensor, observed: Tensor) -> bool:
-    return value.numel() == observed.numel() and torch.equal(value.reshape(-1), observed.reshape(-1).to(value))
-
-
 def to_arviz(
     source: Any,
     model: Model,
@@ -67,19 +64,17 @@ def to_arviz(
     chunk_size: int | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Draws of any Pyro model in the form that ArviZ takes.
+    """Draws of any Pyro model in the form that ArviZ takes: `InferenceData` with ArviZ 0.x, `DataTree` with 1.x.
 
-    The groups: `posterior` has the latent sites and, as in PyMC, the deterministic ones; `posterior_predictive` one new
-    value of each observed site a draw, and a network's output `f`; `log_likelihood` that of each single observation,
-    exact; `observed_data`; `constant_data`, the model's other arguments; `sample_stats` what the sampler recorded.
+    `posterior` has the latent sites and, as in PyMC, the deterministic ones; `posterior_predictive` a network's output
+    `f` too; `log_likelihood` that of each single observation, exact; `constant_data` the model's other arguments.
     Axes are named after their plates, others `<site>_dim_<axis>`.
 
     Args:
-        source: A `MetricBNN` or Pyro's `MCMC` after `run`, a guide, `Trajectories`, or samples by site, (draws, ...) or
-            (chains, draws, ...).
+        source: A `MetricBNN` or `MCMC` after `run`, a guide, `Trajectories`, or samples ([chains,] draws, ...) by site.
         model: The Pyro model.
         *args: The model's arguments, observations included; by default those of the run.
-        num_samples: Draws from a guide, 1000 by default; of a `MetricBNN`, from its latent posterior instead of the
+        num_samples: Draws from a guide, 1000 by default; of a `MetricBNN`, from its latent posterior instead of its
             walk's own points.
         log_likelihood: Whether to have that group.
         posterior_predictive: Whether to have that group; it draws from the global generator.
@@ -88,25 +83,11 @@ def to_arviz(
         chunk_size: At most this many draws at once, for when memory is short.
         **kwargs: The model's keyword arguments.
 
-    Returns:
-        `arviz.InferenceData` with ArviZ 0.x, `xarray.DataTree` with 1.x.
-
     Example:
-        >>> data = to_arviz(walk, model, x, y)
-        >>> data["posterior"]["weight"].dims
+        >>> to_arviz(walk, model, x, y)["posterior"]["weight"].dims
         ('chain', 'draw', 'weight_dim_0', 'weight_dim_1')
-        >>> data["log_likelihood"]["obs"].dims
-        ('chain', 'draw', 'data')
     """
-    check_model(model)
-    for name, count in (("chunk_size", chunk_size), ("num_samples", num_samples)):
-        if count is not None:
-            check_count(name, count, "it counts draws.")
-    check_count("prior", prior, "prior counts draws from the prior: pass a number such as 500, or 0 for none.", least=0)
-    if coords is not None:
-        check_mapping("coords", coords, "labels")
-    posterior = source_of(source)
-    posterior.check(model)
+    posterior = _checked(source, model, num_samples, prior, coords, chunk_size)
     if not args and not kwargs:
         args, kwargs = posterior.arguments
     layout = find_layout(model, args, kwargs)
@@ -116,55 +97,58 @@ def to_arviz(
     pointwise = Pointwise(model, args, kwargs, layout, chunk_size)
     groups = _posterior_groups(pointwise, draws, log_likelihood, posterior_predictive)
     if prior:
-        groups.update(_prior_groups(pointwise, prior))
+        groups |= _groups(pointwise, "prior", pointwise.from_prior(prior), (1, prior))
     groups["observed_data"] = {name: (layout.observed[name].dims, value) for name, value in layout.values.items()}
     groups["constant_data"] = constants
     return _assembled({name: group for name, group in groups.items() if group}, draws, coords or {})
 
 
-def _is_prediction(model: Model, name: str) -> bool:
-    """Whether a deterministic site is a prediction: a network's output has a row for each of the data."""
-    return isinstance(model, BayesianNetwork) and name == "f"
+def _checked(source: Any, model: Any, num_samples: Any, prior: Any, coords: Any, chunk_size: Any) -> Source:
+    """The source, after a look at what was passed along with it."""
+    check_model(model)
+    check_count("chunk_size", chunk_size, "it counts draws.", or_none=True)
+    check_count("num_samples", num_samples, "it counts draws.", or_none=True)
+    check_count("prior", prior, "prior counts draws from the prior: pass a number such as 500, or 0 for none.", least=0)
+    check_type("coords", coords, Mapping, "a dict of labels by name", or_none=True)
+    posterior = source_of(source)
+    posterior.check(model)
+    return posterior
 
 
 def _posterior_groups(
     pointwise: Pointwise, draws: PosteriorDraws, likelihood: bool, predictive: bool
 ) -> dict[str, Group]:
-    layout, shapes = pointwise.layout, _shapes(pointwise.layout)
-    outputs = [name for name in layout.deterministic if _is_prediction(pointwise.model, name)]
-    lead = next(iter(draws.values.values())).shape[:2]  # chains, draws
+    layout, lead = pointwise.layout, next(iter(draws.values.values())).shape[:2]  # chains, draws
     flat = {name: value.flatten(0, 1) for name, value in draws.values.items()}
-
-    def group(values: Draws) -> Group:
-        return {name: _variable(shapes[name], value.unflatten(0, lead)) for name, value in values.items()}
-
-    needed = likelihood or len(layout.deterministic) > (0 if predictive else len(outputs))
-    each, derived = pointwise.given_data(flat) if needed else ({}, {})
-    groups = {"posterior": group({**flat, **{n: value for n, value in derived.items() if n not in outputs}})}
-    if predictive:
-        groups["posterior_predictive"] = group({**pointwise.new_observations(flat), **{n: derived[n] for n in outputs}})
+    wanted = set(layout.deterministic) - (set() if predictive else _predicted(pointwise))
+    each, derived = pointwise.given_data(flat) if likelihood or wanted else ({}, {})
+    new = pointwise.new_observations(flat) if predictive else {}
+    kept = {name: value for name, value in derived.items() if name in wanted}
+    groups = _groups(pointwise, "posterior", {**flat, **new, **kept}, lead)
     if likelihood:  # in float64, in which PSIS works
-        each = {name: value.double().unflatten(0, lead) for name, value in each.items()}
-        groups["log_likelihood"] = {name: _variable(shapes[name].batch, value) for name, value in each.items()}
+        dims = {name: ("chain", "draw", *layout.observed[name].batch.dims) for name in each}
+        groups["log_likelihood"] = {n: (dims[n], value.double().unflatten(0, lead)) for n, value in each.items()}
     groups["sample_stats"] = {name: (("chain", "draw"), value) for name, value in draws.stats.items()}
     return groups
 
 
-def _prior_groups(pointwise: Pointwise, num_samples: int) -> dict[str, Group]:
-    layout, shapes = pointwise.layout, _shapes(pointwise.layout)
-    groups: dict[str, Group] = {"prior": {}, "prior_predictive": {}}
-    for name, value in pointwise.from_prior(num_samples).items():
-        predicted = name in layout.observed or _is_prediction(pointwise.model, name)
-        groups["prior_predictive" if predicted else "prior"][name] = _variable(shapes[name], value[None])
+def _groups(pointwise: Pointwise, title: str, values: Draws, lead: Sequence[int]) -> dict[str, Group]:
+    """Draws (S, ...) by site as the group of this title, and what is predicted as one of its own."""
+    shapes, predicted = _shapes(pointwise.layout), _predicted(pointwise)
+    groups: dict[str, Group] = {title: {}, f"{title}_predictive": {}}
+    for name, value in values.items():
+        group = groups[f"{title}_predictive" if name in predicted else title]
+        group[name] = ("chain", "draw", *shapes[name].dims), value.unflatten(0, lead)
     return groups
+
+
+def _predicted(pointwise: Pointwise) -> set[str]:
+    """What is observed, and a network's output: it has a row for each of the data."""
+    return {*pointwise.layout.observed, *(["f"] if isinstance(pointwise.model, BayesianNetwork) else [])}
 
 
 def _shapes(layout: Layout) -> dict[str, Shape]:
     return {**layout.latent, **layout.deterministic, **layout.observed}
-
-
-def _variable(shape: Shape, value: Tensor) -> tuple[tuple[str, ...], Tensor]:
-    return ("chain", "draw", *shape.dims), value
 
 
 def _assembled(groups: dict[str, Group], draws: PosteriorDraws, coords: Coords) -> Any:
@@ -197,9 +181,7 @@ def _check_coords(coords: Coords, layout: Layout, constants: Group) -> None:
         if dim not in lengths:
             raise ValueError(f"coords has {dim!r}, which is no axis of the model: it has {', '.join(lengths)}.")
         if len(labels) != lengths[dim]:
-            raise ValueError(
-                f"coords has {len(labels)} labels for {dim!r}, which has {lengths[dim]} rows: pass as many."
-            )
+            raise ValueError(f"coords has {len(labels)} labels for {dim!r} of {lengths[dim]} rows: pass as many.")
 
 
 def _array(value: Tensor) -> Any:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -26,10 +25,8 @@ NUMBERS_A_SITE = 32  # that a model holds on the way to one number of a site: hi
 
 
 class NewObservations(Messenger):
-    """Draw the observed sites anew, one value for each that was observed.
-
-    Pyro's own `uncondition` draws deterministic sites too, which multiplies their axes in a plate, and gives one value
-    where a distribution without a plate had many observations.
+    """Draw the observed sites anew, one value for each that was observed. Pyro's `uncondition` draws deterministic
+    sites too, and one value where a distribution without a plate had many observations.
     """
 
     def __init__(self, shapes: Mapping[str, Shape]) -> None:
@@ -37,12 +34,10 @@ class NewObservations(Messenger):
         self.shapes = shapes
 
     def _pyro_sample(self, msg: Any) -> None:
-        if msg["name"] not in self.shapes:
-            return
-        size, fn = self.shapes[msg["name"]].batch.size, msg["fn"]
-        msg["is_observed"], msg["value"], msg["done"] = False, None, False
-        if fn.batch_shape != size:
-            msg["fn"] = fn.expand(size)
+        if shape := self.shapes.get(msg["name"]):
+            msg["is_observed"], msg["value"], msg["done"] = False, None, False
+            if msg["fn"].batch_shape != shape.batch.size:
+                msg["fn"] = msg["fn"].expand(shape.batch.size)
 
 
 @dataclass(frozen=True)
@@ -70,14 +65,14 @@ class Pointwise:
 
     def new_observations(self, draws: Draws) -> Draws:
         """One new value of all that is observed for each draw: (S, ...)."""
-        return self._each(partial(self._anew, self.layout.observed), draws)
+        return self._each(lambda values: self._anew(values, self.layout.observed), draws)
 
     def from_prior(self, num_samples: int) -> Draws:
         """All sites, drawn from the prior: (S, ...)."""
         names = (*self.layout.latent, *self.layout.deterministic, *self.layout.observed)
-        return self._each(lambda _: self._anew(names, {}), {"number": torch.arange(num_samples, device="cpu")})
+        return self._each(lambda _: self._anew({}, names), {"number": torch.arange(num_samples, device="cpu")})
 
-    def _anew(self, names: Iterable[str], values: Draws) -> Draws:
+    def _anew(self, values: Draws, names: Iterable[str]) -> Draws:
         trace = self._trace(NewObservations(self.layout.observed)(self.model), values)
         return {name: trace.nodes[name]["value"] for name in names}
 
@@ -89,12 +84,9 @@ class Pointwise:
         shapes = (self.layout.latent | self.layout.deterministic | self.layout.observed).values()
         guess = min(max(1, NUMBERS_AT_ONCE // max(1, NUMBERS_A_SITE * sum(s.size.numel() for s in shapes))), 1000)
 
-        def on_cpu(values: Draws) -> Draws:
-            return {name: value.cpu() for name, value in function(values).items()}
-
         def run(size: int) -> Draws:
             with torch.no_grad(), Unvalidated():
-                return for_each(on_cpu, draws, chunk_size=size)
+                return for_each(lambda one: {n: v.cpu() for n, v in function(one).items()}, draws, chunk_size=size)
 
         num_draws = len(next(iter(draws.values())))
         return with_less_at_once(run, min(self.chunk_size or guess, num_draws), "draws", "to_arviz", draws=True)

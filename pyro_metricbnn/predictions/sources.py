@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 from pyro import poutine
 from pyro.infer import HMC, MCMC
+from torch import Tensor
 
 from ..latent.guide import AutoMetric
 from ..model.structure import Layout, Model
@@ -45,6 +46,8 @@ class Source(ABC):
     given: Any
     draws_anew: ClassVar[bool] = False  # gives as many draws as it is asked for
     is_ordered: ClassVar[bool] = False  # even a single chain is in the order in which it was drawn
+    is_walked: ClassVar[bool] = False  # `health` and the pictures of walks take what was given
+    said: ClassVar[str] = "{name}: {chains}{num_draws} draws"  # what it is, in a few words
 
     @property
     def name(self) -> str:
@@ -56,11 +59,6 @@ class Source(ABC):
         """What the model was called with, if that is known."""
         return (), {}
 
-    @property
-    def walk(self) -> Any:
-        """What `health` and the pictures of walks take; None of what was not walked."""
-        return None
-
     def check(self, model: Model) -> None:  # noqa: B027 (most have nothing to refuse)
         """Refuse, before the model runs, what has no draws of it."""
 
@@ -71,9 +69,8 @@ class Source(ABC):
     def draws(self, layout: Layout, arguments: Arguments, num_samples: int | None = None) -> PosteriorDraws:
         """Draws (chains, S, ...) of each latent site of a model of this layout, which runs on these arguments."""
         if num_samples is not None and not self.draws_anew:
-            raise ValueError(
-                f"num_samples is for guides: {type(self.given).__name__} has its own number of draws. Leave it out."
-            )
+            kind = type(self.given).__name__
+            raise ValueError(f"num_samples is for guides: {kind} has its own number of draws. Leave it out.")
         found = self.read(layout, arguments, num_samples)
         return replace(found, values=_by_chain(found.values, layout))
 
@@ -82,9 +79,11 @@ class Source(ABC):
         return values if self.is_ordered or len(next(iter(values.values()))) > 1 else None
 
     def description(self, num_chains: int, num_draws: int) -> str:
-        """What it is, in a few words."""
+        """What it is, with its numbers."""
         chains = f"{num_chains} chain{'s' if num_chains > 1 else ''} of "
-        return f"{self.name}: {chains if self.is_ordered or num_chains > 1 else ''}{num_draws} draws"
+        chains = chains if self.is_ordered or num_chains > 1 else ""
+        walk = walk_of(self.given) if self.is_walked else None
+        return self.said.format(name=self.name, chains=chains, num_chains=num_chains, num_draws=num_draws, walk=walk)
 
 
 @singledispatch
@@ -115,7 +114,7 @@ class Samples(Source):
 class Guide(Source):
     """A callable that samples the latent sites."""
 
-    draws_anew = True
+    draws_anew, said = True, "a guide, {name}: independent draws"
 
     def check(self, model: Model) -> None:
         if self.given is model:
@@ -127,9 +126,6 @@ class Guide(Source):
             traces = [poutine.trace(self.given).get_trace(*args, **kwargs) for _ in range(number)]
         names = [name for name in layout.latent if name in traces[0].nodes]
         return PosteriorDraws(values={n: torch.stack([t.nodes[n]["value"] for t in traces]) for n in names})
-
-    def description(self, num_chains: int, num_draws: int) -> str:
-        return f"a guide, {self.name}: independent draws"
 
 
 @source_of.register(AutoMetric)
@@ -145,7 +141,7 @@ class MetricGuide(Guide):
 class Chains(Source):
     """A run of Pyro's MCMC."""
 
-    is_ordered = True
+    is_ordered, said = True, "{name} in Pyro's MCMC: {chains}{num_draws} draws"
 
     @property
     def name(self) -> str:
@@ -174,18 +170,12 @@ class Chains(Source):
         warnings = (said,) if bool(diverging.any()) else ()
         return PosteriorDraws(values=values, stats={"diverging": diverging}, warnings=warnings)
 
-    def description(self, num_chains: int, num_draws: int) -> str:
-        return super().description(num_chains, num_draws).replace(":", " in Pyro's MCMC:")
-
 
 class Run(Source):
     """A MetricBNN: the walk's own points, or as many draws of the latent posterior as it is asked for."""
 
-    draws_anew = True
-
-    @property
-    def walk(self) -> Any:
-        return self.given
+    draws_anew, is_walked = True, True
+    said = "MetricBNN: draws of the latent posterior of {walk.num_particles} walks of {walk.num_steps} points"
 
     @property
     def arguments(self) -> Arguments:
@@ -226,54 +216,44 @@ class Run(Source):
     def chains(self, values: Draws) -> Draws:
         return walk_of(self.given).samples(group_by_chain=True)
 
-    def description(self, num_chains: int, num_draws: int) -> str:
-        walk = walk_of(self.given)
-        return f"MetricBNN: draws of the latent posterior of {walk.num_particles} walks of {walk.num_steps} points"
-
 
 @source_of.register(Trajectories)
 class Walk(Run):
     """A walk without its run: a chain for each particle that did not freeze."""
 
-    name, draws_anew = "walk", False
-
-    def description(self, num_chains: int, num_draws: int) -> str:
-        return f"a walk's own points: {num_chains} walks of {num_draws}"
+    name, draws_anew, said = "walk", False, "a walk's own points: {num_chains} walks of {num_draws}"
 
 
 def _by_chain(samples: Mapping[str, Any], layout: Layout) -> Draws:
     """Samples (S, ...) or (chains, S, ...) by site -> (chains, S, ...) of each latent site of the model."""
     known = {**layout.latent, **layout.deterministic, **layout.observed}
-    unknown = [name for name in samples if name not in known]
-    if unknown:
+    if unknown := [name for name in samples if name not in known]:
         raise ValueError(f"the samples have {unknown[0]!r}, which is no site of the model: it has {', '.join(known)}.")
-    values = {}
-    for name, shape in layout.latent.items():
-        if name not in samples:
-            raise ValueError(
-                f"the draws lack the latent site {name!r}: pass them whole, as get_samples or draw give them. If "
-                f"{name!r} is what the model observes, the observations are missing from its arguments; a discrete "
-                "site that was summed out has to be drawn first, with pyro.infer.infer_discrete."
-            )
-        value = _as_tensor(f"the samples of site {name!r}", samples[name])
-        num_leading = value.dim() - len(shape.size)
-        if num_leading not in (1, 2) or value.shape[num_leading:] != shape.size:
-            raise ValueError(
-                f"the samples of site {name!r} have shape {tuple(value.shape)}, but a value of the model's has "
-                f"{tuple(shape.size)}: before that come the draws, or the chains and the draws."
-            )
-        values[name] = value if num_leading == 2 else value[None]
+    if missing := [name for name in layout.latent if name not in samples]:
+        raise ValueError(
+            f"the draws lack the latent site {missing[0]!r}: pass them whole, as get_samples or draw give them. If it "
+            "is what the model observes, the observations are missing from its arguments; a discrete site that was "
+            "summed out has to be drawn first, with pyro.infer.infer_discrete."
+        )
+    values = {name: _grouped(name, samples[name], shape.size) for name, shape in layout.latent.items()}
     leading = {name: tuple(value.shape[:2]) for name, value in values.items()}
     if len(set(leading.values())) > 1 or 0 in next(iter(leading.values())):
         raise ValueError(f"the sites must have the same number of chains and draws, at least one; got {leading}.")
     return values
 
 
-def _as_tensor(name: str, value: Any) -> Any:
-    """Draws as a tensor; NumPy's arrays and lists of numbers too."""
+def _grouped(name: str, value: Any, size: torch.Size) -> Tensor:
+    """Draws of one site, also as an array or a list, as a tensor (chains, S, *size)."""
     try:
         value = value if torch.is_tensor(value) else torch.as_tensor(value, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
-        raise WrongTypeError(f"{name} are {str(value)[:60]!r}, which is no tensor of numbers: pass one.") from error
-    check_tensor(name, value)
-    return value
+        said = f"the samples of site {name!r} are {str(value)[:60]!r}, which is no tensor of numbers: pass one."
+        raise WrongTypeError(said) from error
+    check_tensor(f"the samples of site {name!r}", value)
+    num_leading = value.dim() - len(size)
+    if num_leading not in (1, 2) or value.shape[num_leading:] != size:
+        raise ValueError(
+            f"the samples of site {name!r} have shape {tuple(value.shape)}, but a value of the model's has "
+            f"{tuple(size)}: before that come the draws, or the chains and the draws."
+        )
+    return value if num_leading == 2 else value[None]
