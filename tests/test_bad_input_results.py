@@ -22,7 +22,6 @@ from pyro_metricbnn import (
     calibration,
     compare,
     function_mixing,
-    gaussian_posterior,
     health,
     k_hat,
     plots,
@@ -73,7 +72,6 @@ TABLE = [
     refuses_type("posterior: a list", lambda: metric().posterior.log_prob([0.0, 0.0]), "the value must be a tensor"),  # type: ignore[arg-type]
     refuses("posterior: shape", lambda: metric().posterior.log_prob(torch.zeros(9)), r"must end in \(2,\)"),
     refuses_type("posterior: samples", lambda: TrajectoryPosterior(draws()), "must be the Trajectories"),  # type: ignore[arg-type]
-    refuses("gaussian_posterior: rank", lambda: gaussian_posterior(walk(), rank=0), "rank must be at least 1"),
     refuses_type(
         "guide: posterior", lambda: AutoMetric(network(), walk(), walk().sites, (X, Y), {}), "posterior must be"
     ),

@@ -8,7 +8,8 @@ import torch
 from pyro import poutine
 from pyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
 
-from pyro_metricbnn import AutoMetric, MetricBNN, TrajectoryPosterior, gaussian_posterior
+from benchmarks.methods.walk_svd import gaussian_posterior
+from pyro_metricbnn import AutoMetric, MetricBNN, TrajectoryPosterior
 
 from .runs import GROUPS, X
 

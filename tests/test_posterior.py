@@ -8,15 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.methods.walk_svd import gaussian_posterior
 from pyro_metricbnn import Adam
-from pyro_metricbnn.latent import (
-    KernelMap,
-    LatentMap,
-    MetricPosterior,
-    TrajectoryPosterior,
-    TubePosterior,
-    gaussian_posterior,
-)
+from pyro_metricbnn.latent import KernelMap, LatentMap, MetricPosterior, TrajectoryPosterior, TubePosterior
 from pyro_metricbnn.walk.trajectories import Trajectories
 
 from .test_latent_map import walk_with

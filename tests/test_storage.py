@@ -226,7 +226,7 @@ def test_a_map_that_cannot_be_saved_says_what_it_needs(metric: MetricBNN, tmp_pa
 
 def test_a_map_of_ones_own_is_saved_and_loaded(metric: MetricBNN, tmp_path: Path) -> None:
     latent = Shifted().fit(metric.trajectories)
-    latent.shift = 3.0  # type: ignore[attr-defined]
+    latent.shift = 3.0
     MetricBNN(metric.kernel)._built(metric.trajectories, latent).save(tmp_path / "posterior.pt")
     loaded = MetricBNN.load(tmp_path / "posterior.pt", network()).latent_map
     assert isinstance(loaded, Shifted)

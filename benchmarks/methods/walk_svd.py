@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from pyro_metricbnn import gaussian_posterior, predict
+import math
+
+from pyro.distributions import LowRankMultivariateNormal
+from torch.linalg import svd
+
+from pyro_metricbnn import Trajectories, predict
+from pyro_metricbnn.latent.latent_map import usable
 
 from ..task import Task
 from .method import NUM_DRAWS, Method, Predictor
 from .metric_paper import unwalked
+
+
+def gaussian_posterior(walked: Trajectories) -> LowRankMultivariateNormal:
+    """A Gaussian of theta with the covariance of the walk's points."""
+    points = usable(walked)[:, 1:].to(walked.sites.dtype).flatten(0, 1)
+    center = points.mean(0)
+    _, singular, axes = svd(points - center, full_matrices=False)
+    factor = axes.mT * singular / math.sqrt(max(1, len(points) - 1))
+    floor = (singular[0] / math.sqrt(len(points))) ** 2 * 1e-6
+    return LowRankMultivariateNormal(center, factor, floor.expand(len(center)).clamp_min(1e-12))
 
 
 def fit(task: Task) -> Predictor:

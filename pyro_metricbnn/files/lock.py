@@ -3,8 +3,6 @@
 In: the path of a file that is written again and again.  Out: a context in which no other process has it locked.
 """
 
-from __future__ import annotations
-
 import errno
 import math
 import os
@@ -28,17 +26,11 @@ HELD = (errno.EACCES, errno.EAGAIN)
 def locked(path: Path) -> Iterator[None]:
     """The file at `path` for this process; what killed ones left half-written beside it is cleared away.
 
-    The system lets go of the lock when the process ends, however it ends. There is none where files cannot be
-    locked: on Windows, and on some network drives.
-
-    Raises:
-        ValueError: Another process has it locked.
+    The system lets go of it when the process ends, however it ends. There is no lock where files cannot have one, as on
+    Windows. Raises ValueError if another process has it.
     """
     lock = path.with_name(f".{path.name}.lock")
-    if fcntl is None:
-        yield
-        return
-    file = _opened(lock, path)
+    file = None if fcntl is None else _opened(lock, path)
     try:
         yield
     finally:
@@ -48,24 +40,25 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _opened(lock: Path, path: Path) -> IO[bytes] | None:
-    """The lock file, open and locked; None where that cannot be done.
-
-    By lockf and not flock: forked workers of a DataLoader, which outlive a killed process for seconds, do not hold it.
-    """
+    """The lock file, open and locked; None where that cannot be done."""
     while True:
         try:
             file = open(lock, "a+b", buffering=0)  # noqa: SIM115  (what is open is the lock)
         except OSError:
             return None
         try:
+            # Not flock: forked workers of a DataLoader, which outlive a killed process for seconds, would hold it.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
             if error.errno not in HELD:
                 return None
+            holder = "unknown"
+            with suppress(OSError, UnicodeDecodeError):
+                holder = lock.read_text()[:80] or holder
             raise ValueError(
-                f"{path} is the checkpoint of a walk that goes on in another process ({_holder(lock)}): two would "
-                "overwrite each other's state. Wait until it is over, stop it, or take another path."
+                f"{path} is the checkpoint of a walk that goes on in another process ({holder}): two would overwrite "
+                "each other's state. Wait until it is over, stop it, or take another path."
             ) from error
         with suppress(FileNotFoundError):  # whoever had it last has just taken it away
             if os.fstat(file.fileno()).st_ino == lock.stat().st_ino:
@@ -76,10 +69,3 @@ def _opened(lock: Path, path: Path) -> IO[bytes] | None:
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
     return file
-
-
-def _holder(lock: Path) -> str:
-    try:
-        return lock.read_text()[:80] or "unknown"
-    except (OSError, UnicodeDecodeError):
-        return "unknown"

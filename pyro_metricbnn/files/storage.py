@@ -1,14 +1,12 @@
 """Files that cannot run code, and a save that cannot destroy the file that was there.
 
-In: a tree of tensors and plain Python values.  Out: a file, and from it the tree again, checked.
-
-A file is one of safetensors: the tensors as they are, and in its metadata the rest as JSON, with check sums of both.
+In: a tree of tensors and plain values.  Out: a file of safetensors, with the rest as JSON and check sums in its
+metadata, and from it the tree again, checked.
 """
-
-from __future__ import annotations
 
 import errno
 import glob
+import itertools
 import json
 import os
 import time
@@ -16,9 +14,9 @@ import uuid
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import torch
 from safetensors import safe_open
@@ -55,9 +53,9 @@ class Content:
             raise self.wrong(name, "of type " + " or ".join(t.__name__ for t in types))
         return value
 
-    def part(self, name: str) -> Content:
+    def part(self, name: str) -> Self:
         """The values under `name`."""
-        return Content(self.path, self.value(name, dict), f"{self.within}{name}.")
+        return replace(self, values=self.value(name, dict), within=f"{self.within}{name}.")
 
     def tensor(self, name: str, *shape: int | None, dtype: torch.dtype | None = None) -> Tensor:
         """A tensor of this shape (None: any length) and precision (None: any floating one)."""
@@ -80,9 +78,6 @@ class Content:
         )
 
 
-# ------------------------------------------------------------------------------------------- write
-
-
 def write(path: FilePath, kind: str, content: Mapping[str, Any]) -> None:
     """Write a file of this kind, or leave the one that is there as it is.
 
@@ -95,17 +90,15 @@ def write(path: FilePath, kind: str, content: Mapping[str, Any]) -> None:
     text = json.dumps({"version": VERSION, "kind": kind, "content": tree.values})
     sums = {"": zlib.crc32(text.encode()), **{name: _check_sum(tensor) for name, tensor in tensors.items()}}
     header: dict[str, Any] = {"__metadata__": {FORMAT: text, "crc32": json.dumps(sums)}}
-    end = 0
-    for name, tensor in tensors.items():
-        start, end = end, end + tensor.nbytes
-        header[name] = {"dtype": CODES[tensor.dtype], "shape": tensor.shape, "data_offsets": [start, end]}
+    ends = itertools.accumulate(tensor.nbytes for tensor in tensors.values())
+    for (name, tensor), end in zip(tensors.items(), ends, strict=True):
+        place = [end - tensor.nbytes, end]
+        header[name] = {"dtype": CODES[tensor.dtype], "shape": tensor.shape, "data_offsets": place}
     head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)
     if len(head) > MAX_HEADER:
-        raise ValueError(
-            f"what is not a tensor takes {len(head)} bytes, and a file has room for {MAX_HEADER}: pass long lists of "
-            "numbers as tensors."
-        )
+        room = f"{len(head)} bytes, and a file has room for {MAX_HEADER}"
+        raise ValueError(f"what is not a tensor takes {room}: pass long lists of numbers as tensors.")
 
     def fill(file: IO[bytes]) -> None:
         file.write(len(head).to_bytes(8, "little") + head)
@@ -136,11 +129,8 @@ def write_whole(path: FilePath, fill: Callable[[IO[bytes]], object]) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, target)
     except OSError as error:
-        raise OSError(
-            error.errno or errno.EIO,
-            f"could not write {target} ({error.strerror or error}): what was there before is still whole. Make room, "
-            "or choose another place",
-        ) from error
+        said = f"could not write {target} ({error.strerror or error}): what was there before is still whole"
+        raise OSError(error.errno or errno.EIO, f"{said}. Make room, or choose another place") from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -155,10 +145,7 @@ def clear_left_over(target: Path, idle: float) -> None:
 
 def writable(path: FilePath) -> Path:
     """Where a file would be written, links followed; refused, before long work starts, where none can be."""
-    check_path(path)
-    target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise ValueError(f"{target} is a folder: name a file in it.")
+    target = Path(os.path.realpath(_no_folder(path)))
     if not target.parent.is_dir():
         raise FileNotFoundError(f"the folder {target.parent} does not exist: make it first.")
     if not os.access(target.parent, os.W_OK):
@@ -166,12 +153,11 @@ def writable(path: FilePath) -> Path:
     return target
 
 
-def check_path(path: Any) -> None:
-    """Refuse what names no file."""
+def _no_folder(path: FilePath) -> Path:
     check_type("path", path, (str, os.PathLike), "the name of a file, a str or a pathlib.Path")
-
-
-# -------------------------------------------------------------------------------------------- read
+    if os.path.isdir(path):
+        raise ValueError(f"{path} is a folder: name a file in it.")
+    return Path(path)
 
 
 class _Refusal(ValueError):
@@ -185,27 +171,20 @@ def read(path: FilePath, kind: str, device: torch.device | str | None = None) ->
         FileNotFoundError: There is no file.
         ValueError: It is truncated, damaged, foreign, of another kind or of another version.
     """
-    check_path(path)
-    source = Path(path)
-    if source.is_dir():
-        raise ValueError(f"{source} is a folder: name the file in it.")
+    source = _no_folder(path)
     if not source.exists():
         raise FileNotFoundError(f"there is no file {source}: check the name and the working folder, {Path.cwd()}.")
     with source.open("rb") as file:
-        is_zip = file.read(4) == b"PK\3\4"
-    if is_zip:
-        raise ValueError(
-            f"{source} was written by version 0.1 of {FORMAT}, before the format changed, or is no file of it: run "
-            "again and save."
-        )
+        if file.read(4) == b"PK\3\4":
+            written = f"was written by version 0.1 of {FORMAT}, before the format changed, or is no file of it"
+            raise ValueError(f"{source} {written}: run again and save.")
     try:
         values = _values(source, kind, device)
     except _Refusal:
         raise
     except Exception as error:  # of any type, by where a file is wrong
-        raise ValueError(
-            f"{source} is truncated or damaged, or no file of {FORMAT} ({first_line(error)}): copy or write it again."
-        ) from error
+        wrong = f"is truncated or damaged, or no file of {FORMAT} ({first_line(error)})"
+        raise ValueError(f"{source} {wrong}: copy or write it again.") from error
     return Content(source, {"content": values}).part("content")
 
 

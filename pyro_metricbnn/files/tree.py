@@ -1,12 +1,8 @@
 """Trees of tensors and plain values as JSON, and back.
 
-In: numbers, strings, None, dtypes, and lists, tuples and dicts of them, with tensors in between.  Out: values that JSON
-has words for, with names in the places of tensors, and the tensors by name; from both the same tree.
-
-What JSON has stands for itself, but for dicts: an object has one key, which says of what type its value is.
+In: a tree of numbers, strings, None, dtypes, tensors, lists, tuples and dicts.  Out: JSON, with names in the places of
+tensors, and the tensors by name. What JSON has no word for is an object with one key, which names its type.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable
@@ -21,12 +17,9 @@ CODES |= {torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8
 
 
 class Tree:
-    """`values` that JSON has words for, and `tensors` by name, each once.
+    """`values` that JSON has words for, and `tensors` by name, each once; of a type without a code as their bytes.
 
-    A tensor of a type without a code is there as its bytes, in one dimension more.
-
-    Raises:
-        ValueError: The tree has an object that a file without code cannot hold.
+    Raises ValueError of an object that a file without code cannot hold.
     """
 
     def __init__(self, tree: Any, where: str = "") -> None:
@@ -38,11 +31,13 @@ class Tree:
         dense = torch.is_tensor(value) and value.layout == torch.strided
         if dense and not (value.is_quantized or value.is_nested or value.is_meta):
             return {"tensor": self._named(value.detach().as_subclass(Tensor), where)}
-        if isinstance(value, (bool, int, float, str)):
-            bare = next(base(value) for base in (bool, int, float, str) if isinstance(value, base))
-            return {"float": str(bare)} if isinstance(bare, float) and not math.isfinite(bare) else bare
         if value is None:
             return None
+        if isinstance(value, float) and not math.isfinite(value):
+            return {"float": str(float(value))}
+        for plain in (bool, int, float, str):
+            if isinstance(value, plain):
+                return plain(value)
         if type(value) is torch.dtype:
             return {"dtype": str(value)}
         if type(value) in (list, tuple, torch.Size):
@@ -59,8 +54,8 @@ class Tree:
 
     def _named(self, tensor: Tensor, where: str) -> list[str]:
         """A tensor's name and device; of one that is there as its bytes also its type."""
-        bits = tensor.is_conj(), tensor.is_neg()
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device, *bits)
+        layout = tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg()
+        place = (tensor.data_ptr(), tensor.dtype, tensor.device, *layout)
         is_known = tensor.dtype in CODES
         if place not in self._names:
             tensor = tensor.resolve_conj().resolve_neg()

@@ -8,7 +8,7 @@ from .autoencoder_map import AutoencoderMap
 from .guide import AutoMetric
 from .kernel_map import KernelMap
 from .latent_map import LatentMap
-from .posterior import MetricPosterior, TrajectoryPosterior, TubePosterior, gaussian_posterior
+from .posterior import MetricPosterior, TrajectoryPosterior, TubePosterior
 
 __all__ = [
     "AutoMetric",
@@ -18,5 +18,4 @@ __all__ = [
     "MetricPosterior",
     "TrajectoryPosterior",
     "TubePosterior",
-    "gaussian_posterior",
 ]

@@ -3,11 +3,9 @@
 In: Trajectories.  Out: `AutoencoderMap`, behind the interface of latent_map.py.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +19,7 @@ from .latent_map import LatentMap, start_of, usable
 PATIENCE = 100  # epochs without a new best, smoothed loss
 BEND_EVERY = 10  # epochs
 LEFT_OUT = 5e-4  # of the variance, by the basis of the span: most directions, without a difference to predictions
-TYPES: dict[Any, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,)}  # of settings in a file
+TYPES: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,)}  # of settings in a file
 AXES = {"theta_star": "D", "residuals": "D", "spreads": "D", "_origin": "D", "_z_star": "k", "ends": "Nk"}  # of tensors
 PLAIN = {"start": float, "bend": float, "_unit": float, "losses": list, "bends": list}  # and the rest that is fitted
 
@@ -30,64 +28,44 @@ PLAIN = {"start": float, "bend": float, "_unit": float, "losses": list, "bends":
 class AutoencoderMap(LatentMap):
     """Encoder and decoder with two hidden layers, trained so that the walks become straight.
 
-    The paper's losses: consecutive points 1/T apart (lambda_plus), other pairs far apart (lambda_minus,
-    negatives by reshuffling the batch), reconstruction. Ours adds the points that the posterior will
-    draw, |decoder(z_0 + e (z_T - z_0)) - theta_e|^2 (lambda_segment), and works in a basis of the span of the
-    points, so that its cost does not depend on D.
-
-    Args:
-        latent_dim: k (paper: 32).
-        num_hidden: Units of a hidden layer (paper: 256).
-        lambda_plus: Weight of the distances between consecutive points (paper: 1).
-        lambda_minus: Weight of the distances between others (paper: 1).
-        lambda_segment: Weight of the decoded segments (paper: 0).
-        num_epochs: At most this many passes (paper: 1000).
-        batch_size: Pairs a step (paper: 1024).
-        lr: Adam's rate (the paper does not say; its setting here takes 1e-3).
-        decay: Let the rate fall to 0 along half a cosine (paper: no).
-        in_span: Work in a basis of the points' span, in units of their spread (paper: no).
-        stop_early: End when the loss has stopped falling (paper: no).
-
-    After `fit`, `losses` has the parts of the loss of each epoch, and `bends` how bent the latent walks were at each
-    tenth, as a part of their chords.
+    The paper's losses: consecutive points 1/T apart, other pairs (by reshuffling the batch) far apart, reconstruction.
+    Ours adds the points that the posterior will draw, |decoder(z_0 + e (z_T - z_0)) - theta_e|^2. After `fit`, `losses`
+    has the parts of the loss of each epoch, and `bends` the `bend` at each tenth.
 
     Example:
         >>> AutoencoderMap(latent_dim=2, num_epochs=5).fit(walk, progress=False).ends.shape
         torch.Size([4, 2])
     """
 
-    latent_dim: int = 32
+    latent_dim: int = 32  # k
     _: KW_ONLY
-    num_hidden: int = 256
-    lambda_plus: float = 1.0
-    lambda_minus: float = 1.0
-    lambda_segment: float = 1.0
-    num_epochs: int = 1000
-    batch_size: int = 1024
-    lr: float = 3e-3
-    decay: bool = True
-    in_span: bool = True
-    stop_early: bool = True
+    num_hidden: int = 256  # units of a hidden layer
+    lambda_plus: float = 1.0  # weight of the distances between consecutive points
+    lambda_minus: float = 1.0  # weight of the distances between others
+    lambda_segment: float = 1.0  # weight of the decoded segments (paper: 0)
+    num_epochs: int = 1000  # at most
+    batch_size: int = 1024  # pairs a step
+    lr: float = 3e-3  # Adam's rate (the paper does not say; its setting here takes 1e-3)
+    decay: bool = True  # let the rate fall to 0 along half a cosine (paper: no)
+    in_span: bool = True  # work in a basis of the points' span, in units of their spread: D costs nothing (paper: no)
+    stop_early: bool = True  # end when the loss has stopped falling (paper: no)
 
     def __post_init__(self) -> None:
-        for setting in fields(self):
-            value = getattr(self, setting.name)
-            if setting.type == "int":
-                check_count(setting.name, value, "the default is the paper's.")
-            elif setting.name == "lr":
-                check_number("lr", value, "it is Adam's rate.")
-            elif setting.type == "float":
-                check_number(setting.name, value, "it weighs a part of the loss; 0 leaves it out.", or_zero=True)
+        for name in ("latent_dim", "num_hidden", "num_epochs", "batch_size"):
+            check_count(name, getattr(self, name), "the default is the paper's.")
+        for name in ("lambda_plus", "lambda_minus", "lambda_segment"):
+            check_number(name, getattr(self, name), "it weighs a part of the loss; 0 leaves it out.", or_zero=True)
+        check_number("lr", self.lr, "it is Adam's rate.")
         self.losses: list[dict[str, float]] = []
         self.bends: list[float] = []
 
     @classmethod
-    def paper(cls, **changes: Any) -> AutoencoderMap:
+    def paper(cls, **changes: Any) -> Self:
         """Exactly the paper's objective and sizes, but for the changes, by name."""
         settings = {"lambda_segment": 0.0, "lr": 1e-3, "decay": False, "in_span": False, "stop_early": False}
         return cls(**settings | changes)
 
-    def fit(self, trajectories: Trajectories, *, progress: bool = True) -> AutoencoderMap:
+    def fit(self, trajectories: Trajectories, *, progress: bool = True) -> Self:
         thetas = usable(trajectories).to(trajectories.sites.dtype)  # (N, T + 1, D)
         positions = trajectories.positions.to(thetas)
         self.start = start_of(trajectories)
@@ -114,8 +92,6 @@ class AutoencoderMap(LatentMap):
         _, _, distance = self.nearest(theta)
         with torch.no_grad():
             return self._encoder(self._to_points(theta)) - self._z_star, distance
-
-    # ---------------------------------------------------------------------------------- training
 
     def _set_basis(self, thetas: Tensor) -> None:
         self._origin, self._unit = torch.zeros_like(thetas[0, 0]), 1.0
@@ -150,7 +126,7 @@ class AutoencoderMap(LatentMap):
         pairs = torch.tensor(list(itertools.product(range(num_walks), range(num_points - 1))), device=points.device)
         optimizer = torch.optim.Adam([*self._encoder.parameters(), *self._decoder.parameters()], lr=self.lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.num_epochs)
-        best, since, smooth = float("inf"), 0, None
+        best, best_epoch, smooth = 0.0, 0, 0.0
         self.losses, self.bends = [], []
         with tqdm(total=self.num_epochs, desc="latent map", disable=not progress, unit=" epochs") as bar:
             for epoch in range(1, self.num_epochs + 1):
@@ -161,12 +137,12 @@ class AutoencoderMap(LatentMap):
                     with torch.no_grad():
                         self.bends.append(_bend(self._encoder(points), positions))
                 loss = sum(self.losses[-1].values())
-                smooth = loss if smooth is None else 0.95 * smooth + 0.05 * loss
-                is_new = smooth < best - 1e-3 * abs(best) or best == float("inf")
-                best, since = (smooth, 0) if is_new else (best, since + 1)
+                smooth = loss if epoch == 1 else 0.95 * smooth + 0.05 * loss
+                if epoch == 1 or smooth < best - 1e-3 * abs(best):
+                    best, best_epoch = smooth, epoch
                 bar.update()
                 bar.set_postfix(loss=f"{loss:.4g}", refresh=False)
-                if self.stop_early and since >= PATIENCE:
+                if self.stop_early and epoch - best_epoch >= PATIENCE:
                     break
 
     def _epoch(self, points: Tensor, positions: Tensor, pairs: Tensor, optimizer: torch.optim.Adam) -> dict[str, float]:
@@ -182,19 +158,15 @@ class AutoencoderMap(LatentMap):
         return totals
 
     def _losses(self, points: Tensor, positions: Tensor, walk: Tensor, step: Tensor) -> dict[str, Tensor]:
-        theta, following = points[walk, step], points[walk, step + 1]
-        z, z_next = self._encoder(theta), self._encoder(following)
+        theta = points[walk, step]
+        z, z_next = self._encoder(theta), self._encoder(points[walk, step + 1])
         other = z[torch.randperm(len(z), device=z.device)]
-        tiny = torch.finfo(z.dtype).tiny
-        gap = positions[step + 1] - positions[step]
-        plus = ((z - z_next).norm(dim=-1) - gap).pow(2).mean()
+        plus = ((z - z_next).norm(dim=-1) - (positions[step + 1] - positions[step])).pow(2).mean()
         apart = (z - other).pow(2).sum(-1)
-        minus = -0.5 * torch.log(apart[apart > tiny]).mean()  # a point that met itself has no distance
-        losses = {
-            "plus": self.lambda_plus * plus,
-            "minus": self.lambda_minus * minus,
-            "reconstruction": self._square(self._decoder(z) - theta),
-        }
+        apart = apart[apart > torch.finfo(z.dtype).tiny]  # a point that met itself has no distance
+        minus = -0.5 * torch.log(apart).mean()
+        losses = {"plus": self.lambda_plus * plus, "minus": self.lambda_minus * minus}
+        losses["reconstruction"] = self._square(self._decoder(z) - theta)
         if self.lambda_segment > 0:
             start, ends = self._encoder(points[0, :1]), self._encoder(points[:, -1])
             on_segment = start + positions[step][:, None] * (ends[walk] - start)
@@ -204,8 +176,6 @@ class AutoencoderMap(LatentMap):
     def _square(self, misses: Tensor) -> Tensor:
         """Mean squared distance in theta's own units, so that the weights mean what they do in the paper."""
         return self._unit**2 * misses.pow(2).sum(-1).mean()
-
-    # ----------------------------------------------------------------------------------- storage
 
     def state(self) -> dict[str, Any]:
         return {
@@ -217,7 +187,7 @@ class AutoencoderMap(LatentMap):
         }
 
     @classmethod
-    def restored(cls, state: Content, trajectories: Trajectories) -> AutoencoderMap:
+    def restored(cls, state: Content, trajectories: Trajectories) -> Self:
         settings = state.part("settings")
         latent = cls(**{setting.name: settings.value(setting.name, *TYPES[setting.type]) for setting in fields(cls)})
         dim, like = trajectories.sites.dim, {"dtype": trajectories.sites.dtype}
@@ -230,10 +200,9 @@ class AutoencoderMap(LatentMap):
         points = latent._origin if latent._basis is None else latent._basis[:, 0]
         state.part("encoder").tensor("0.weight", latent.num_hidden, len(points), **like)  # before room is made for it
         latent._build(points)
-        for name, network in (("encoder", latent._encoder), ("decoder", latent._decoder)):
-            weights = state.part(name)
-            shapes = {key: tuple(value.shape) for key, value in network.state_dict().items()}
-            network.load_state_dict({key: weights.tensor(key, *shape, **like) for key, shape in shapes.items()})
+        for network, weights in (latent._encoder, state.part("encoder")), (latent._decoder, state.part("decoder")):
+            built = network.state_dict().items()
+            network.load_state_dict({name: weights.tensor(name, *value.shape, **like) for name, value in built})
         return latent
 
 

@@ -3,8 +3,6 @@
 In: a model, its arguments and a distribution of theta.  Out: `AutoMetric`, for Predictive, ELBOs and replay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +11,7 @@ from pyro.distributions.torch_distribution import TorchDistribution
 from pyro.infer.autoguide import AutoContinuous
 from pyro.infer.autoguide.initialization import init_to_uniform
 from torch import Tensor
+from torch.distributions import Distribution
 
 from ..model.sites import Sites
 from ..model.structure import Model
@@ -43,26 +42,19 @@ class AutoMetric(AutoContinuous):
     def __init__(
         self, model: Model, posterior: TorchDistribution, sites: Sites, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        check_type(
-            "posterior", posterior, torch.distributions.Distribution, "a distribution of theta, as MetricPosterior is"
-        )
+        check_type("posterior", posterior, Distribution, "a distribution of theta, as MetricPosterior is")
         check_type("sites", sites, Sites, "the sites of the model, as trajectories.sites are")
         if posterior.event_shape != (sites.dim,):
+            shape = tuple(posterior.event_shape)
             raise ValueError(
-                f"the posterior is of {tuple(posterior.event_shape)} coordinates, the sites have {sites.dim}: pass "
-                "those of one walk."
+                f"the posterior is of {shape} coordinates, the sites have {sites.dim}: pass those of one walk."
             )
         super().__init__(model, init_loc_fn=init_to_uniform)
-        self.posterior = posterior
-        self.sites = sites
+        self.posterior, self.sites = posterior, sites
         with in_turn():
             self._setup_prototype(*args, **kwargs)
-        self._check_sites()
-
-    def _check_sites(self) -> None:
-        """Refuse sites of another model."""
         here = {name: tuple(node["value"].shape) for name, node in self.prototype_trace.iter_stochastic_nodes()}
-        there = {site.name: tuple(site.shape) for site in self.sites.sites}
+        there = {site.name: tuple(site.shape) for site in sites.sites}
         if here != there:
             raise ValueError(
                 f"the sites are of another model: they are {there}, the model's {here}. Pass its own walk's."
@@ -93,12 +85,8 @@ class AutoMetric(AutoContinuous):
         """Quantiles of each unconstrained coordinate, taken to the support: (Q, *site shape) by site."""
         for level in quantiles:
             check_part("a quantile's level", level, "it is a probability.")
-        points = self._points()  # (points, D), all equally likely
+        knots = getattr(self.posterior, "knots", None)
+        points = self.posterior.sample(torch.Size((NUM_DRAWS,))) if knots is None else knots.flatten(0, 1)
         levels = torch.as_tensor(quantiles, device=points.device, dtype=points.dtype)
         theta = torch.cat([columns.quantile(levels, dim=0) for columns in points.split(64, dim=1)], dim=1)
         return self.sites.unflatten(theta)
-
-    def _points(self) -> Tensor:
-        if hasattr(self.posterior, "knots"):
-            return self.posterior.knots.flatten(0, 1)
-        return self.posterior.sample(torch.Size((NUM_DRAWS,)))

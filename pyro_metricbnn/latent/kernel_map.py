@@ -3,11 +3,9 @@
 In: Trajectories.  Out: `KernelMap`, behind the interface of latent_map.py.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -23,11 +21,8 @@ RIDGE = 1e-8  # of the kernel's own size: for the solve alone; the curves go thr
 
 
 def _kernel(a: Tensor, b: Tensor, length_scale: float) -> Tensor:
-    """Matern's kernel of smoothness 3/2 between positions on a segment, conditioned to vanish at z_MAP.
-
-    Smooth enough to follow a walk and no smoother: radial basis functions predict worse, and straight lines lose a
-    third of the variance of coordinates that are independent from point to point.
-    """
+    """Matern's kernel of smoothness 3/2 between positions on a segment, conditioned to vanish at z_MAP."""
+    # Radial basis functions predict worse; straight lines lose variance of what is independent from point to point.
 
     def free(distance: Tensor) -> Tensor:
         r = distance.abs() * (math.sqrt(3) / length_scale)
@@ -39,10 +34,9 @@ def _kernel(a: Tensor, b: Tensor, length_scale: float) -> Tensor:
 class KernelMap(LatentMap):
     """The metric losses' optimum, placed: orthonormal segments of length 1, decoded by kernel regression.
 
-    The losses want consecutive points 1/T apart and all others as far apart as can be: straight
-    segments in orthogonal directions q_i. The decoder is kernel regression from there to theta, with a kernel that is a
-    sum over the directions and conditioned to give theta_star at z_MAP; so the terms between walks vanish,
-    and what is left is one T x T solve for all of them:
+    The losses want consecutive points 1/T apart and all others far apart: straight segments in orthogonal directions
+    q_i. The kernel is a sum over the directions and gives theta_star at z_MAP; so the terms between walks vanish, and
+    what is left is one T x T solve for all of them:
 
         theta(z) = theta_star + sum over i, t of w_t(z.q_i) (theta_(i,t) - theta_star).
 
@@ -58,8 +52,7 @@ class KernelMap(LatentMap):
     """
 
     def __init__(self, latent_dim: int | None = None) -> None:
-        if latent_dim is not None:
-            check_count("latent_dim", latent_dim, "it counts directions; None takes one for each walk.")
+        check_count("latent_dim", latent_dim, "it counts directions; None takes one for each walk.", or_none=True)
         self.latent_dim = latent_dim
         self.length_scale = float("nan")
 
@@ -70,7 +63,7 @@ class KernelMap(LatentMap):
                 "each. Pass latent_dim=None, or use AutoencoderMap, which takes any."
             )
 
-    def fit(self, trajectories: Trajectories, *, progress: bool = True) -> KernelMap:
+    def fit(self, trajectories: Trajectories, *, progress: bool = True) -> Self:
         self._thetas = usable(trajectories)  # (N, T + 1, D), not copied: it may be most of the memory
         num_walks = len(self._thetas)
         self.check(num_walks)
@@ -79,10 +72,13 @@ class KernelMap(LatentMap):
         # In float64: with a small ridge the inverse has large entries that cancel.
         self._positions = trajectories.positions[1:].to(device=self.theta_star.device, dtype=torch.float64)  # (T,)
         self.ends = self.theta_star.new_zeros(num_walks, self.latent_dim or num_walks).fill_diagonal_(1)
-        self.spreads = self._spread()
+        mean, square = self._average(lambda offsets: offsets), self._average(torch.square)
+        self.spreads = (square - mean**2).clamp_min(0).sqrt()
         self.length_scale = self._choose()
         self._inverse = torch.linalg.inv(self._gram(self.length_scale))  # (T, T)
-        self.bend, self.residuals = 0.0, self._residual()
+        at_points = self._weights(self._positions)  # (T, T)
+        self.residuals = self._average(lambda offsets: (at_points @ offsets - offsets).square()).sqrt()
+        self.bend = 0.0
         return self
 
     def decode(self, z: Tensor) -> Tensor:
@@ -91,12 +87,10 @@ class KernelMap(LatentMap):
             raise ValueError(f"z has shape {tuple(z.shape)}, but must end in {self.ends.shape[1]}: a latent point.")
         flat = z.reshape(-1, z.shape[-1])
         weights = [self._weights(flat @ end) for end in self.ends]
-        parts = []
-        for columns in self._columns:
-            part = self.theta_star[columns].expand(len(flat), -1)
-            for i, weight in enumerate(weights):
-                part = part + weight @ self._offsets(i, columns)
-            parts.append(part)
+        parts = [
+            sum((weight @ self._offsets(i, columns) for i, weight in enumerate(weights)), self.theta_star[columns])
+            for columns in self._columns
+        ]
         return torch.cat(parts, dim=-1).reshape(*z.shape[:-1], -1)
 
     def decode_on(self, segment: Tensor, position: Tensor) -> Tensor:
@@ -133,13 +127,13 @@ class KernelMap(LatentMap):
 
     def _gram(self, length_scale: float) -> Tensor:
         gram = _kernel(self._positions, self._positions, length_scale)
-        return gram + RIDGE * gram.diagonal().mean() * torch.eye(len(gram), device=gram.device, dtype=gram.dtype)
+        return gram + RIDGE * gram.diagonal().mean() * torch.eye(len(gram)).to(gram)
 
     def _choose(self) -> float:
         """The length scale of the smallest leave-one-out error, in spreads; [K^-1 R]_t / [K^-1]_tt is the one at t."""
         steps = self._positions.diff()
         step = float(steps.mean()) if len(steps) else 1.0
-        products = torch.zeros_like(self._gram(step))
+        products = self._positions.new_zeros(len(self._positions), len(self._positions))
         for columns, offsets in self._parts:
             moves = self.spreads[columns] > 0  # a constant says nothing about the scale
             scaled = offsets[:, moves] / self.spreads[columns][moves]
@@ -152,26 +146,17 @@ class KernelMap(LatentMap):
 
         return min((scale * step for scale in LENGTH_SCALES), key=error)
 
-    def _spread(self) -> Tensor:
-        """The deviation of each coordinate over the recorded points, walk by walk."""
-        mean, square = torch.zeros_like(self.theta_star), torch.zeros_like(self.theta_star)
+    def _average(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """The mean over all recorded points of a function of them: (D,)."""
+        average = torch.zeros_like(self.theta_star)
         for columns, offsets in self._parts:
-            mean[columns] += offsets.mean(0) / self.num_segments
-            square[columns] += offsets.pow(2).mean(0) / self.num_segments
-        return (square - mean**2).clamp_min(0).sqrt()
-
-    def _residual(self) -> Tensor:
-        """The root mean square distance of each recorded coordinate from its reconstruction."""
-        at_points = self._weights(self._positions)  # (T, T)
-        square = torch.zeros_like(self.theta_star)
-        for columns, offsets in self._parts:
-            square[columns] += (at_points @ offsets - offsets).pow(2).mean(0) / self.num_segments
-        return square.sqrt()
+            average[columns] += function(offsets).mean(0) / self.num_segments
+        return average
 
     def state(self) -> dict[str, Any]:
         return {"latent_dim": self.latent_dim}
 
     @classmethod
-    def restored(cls, state: Content, trajectories: Trajectories) -> KernelMap:
+    def restored(cls, state: Content, trajectories: Trajectories) -> Self:
         """Fitted again: it takes milliseconds, draws no random number, and gives the same bits."""
         return cls(state.value("latent_dim", int, type(None))).fit(trajectories, progress=False)

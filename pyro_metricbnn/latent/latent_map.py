@@ -3,10 +3,8 @@
 In: Trajectories.  Out: `LatentMap`: segments from z_MAP to the end of each walk, encode, decode.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -21,21 +19,15 @@ NUM_PLACES, REFINEMENT = 200, 10  # of a segment that are looked at for the near
 class LatentMap(ABC):
     """Walks laid out as straight segments: position e on segment i is z_MAP + e (z_i - z_MAP).
 
-    Attributes:
-        theta_star: (D,), what the common start of the segments decodes to.
-        ends: (N, k), the ends of the segments, relative to z_MAP.
-        start: The position at which the posterior begins: behind the approach, where the walk had one.
-        bend: How far the latent walks are from their chords, as a part of the chord's length.
-        residuals: (D,), root mean square distance of each recorded coordinate from its reconstruction.
-        spreads: (D,), the deviation of each coordinate over the recorded points.
+    `fit` sets all of these.
     """
 
-    theta_star: Tensor
-    ends: Tensor
-    start: float
-    bend: float
-    residuals: Tensor
-    spreads: Tensor
+    theta_star: Tensor  # (D,), what the common start of the segments decodes to
+    ends: Tensor  # (N, k), of the segments, relative to z_MAP
+    start: float  # the position at which the posterior begins: behind the approach, where the walk had one
+    bend: float  # how far the latent walks are from their chords, as a part of the chord's length
+    residuals: Tensor  # (D,), root mean square distance of each recorded coordinate from its reconstruction
+    spreads: Tensor  # (D,), the deviation of each coordinate over the recorded points
 
     def __repr__(self) -> str:
         said = f"{self.num_segments} segments, {len(self.theta_star)} coordinates" if self.is_fitted else "not fitted"
@@ -60,7 +52,7 @@ class LatentMap(ABC):
         """Refuse so many walks, before they are walked, if they cannot be laid out."""
 
     @abstractmethod
-    def fit(self, trajectories: Trajectories, *, progress: bool = True) -> LatentMap:
+    def fit(self, trajectories: Trajectories, *, progress: bool = True) -> Self:
         """Lay out these walks; returns the fitted map itself."""
 
     @abstractmethod
@@ -72,35 +64,23 @@ class LatentMap(ABC):
         return self.decode(position[:, None] * self.ends[segment])
 
     def encode(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """The latent point of the nearest place on the decoded curves, and how far theta was from it.
-
-        Args:
-            theta: (S, D).
-
-        Returns:
-            z (S, k), relative to z_MAP, and distances (S,).
-        """
+        """Theta (S, D) -> the nearest place on the decoded curves, z (S, k) relative to z_MAP, and distances (S,)."""
         segment, position, distance = self.nearest(theta)
         return position[:, None] * self.ends[segment], distance
 
     def nearest(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The place on the decoded curves that is nearest to theta (S, D): segment, position and distance, (S,) each.
-
-        A grid on every segment, then ever finer ones around the best point.
-        """
+        """The place on the decoded curves nearest to each theta (S, D): segment, position and distance, (S,) each."""
         self.check_fitted()
         if theta.dim() != 2 or theta.shape[1] != len(self.theta_star):
             raise ValueError(f"theta has shape {tuple(theta.shape)}, but must be (S, {len(self.theta_star)}).")
         positions = torch.linspace(0, 1, NUM_PLACES + 1, device=theta.device, dtype=theta.dtype)
-        best = torch.full((len(theta),), float("inf"), device=theta.device, dtype=theta.dtype)
-        segment, position = torch.zeros_like(best, dtype=torch.long), torch.zeros_like(best)
-        for i in range(self.num_segments):
-            curve = self.decode_on(torch.full((NUM_PLACES + 1,), i, device=theta.device), positions)
-            distance, nearest = torch.cdist(theta, curve).min(-1)
-            closer = distance < best
-            best = torch.where(closer, distance, best)
-            segment = torch.where(closer, i, segment)
-            position = torch.where(closer, positions[nearest], position)
+        # A grid on every segment, then ever finer ones around the best point.
+        segments = torch.arange(self.num_segments, device=theta.device)
+        curves = (self.decode_on(i.expand(len(positions)), positions) for i in segments)
+        on_each = [torch.cdist(theta, curve).min(-1) for curve in curves]
+        segment = torch.stack([found.values for found in on_each]).argmin(0)
+        places = torch.stack([found.indices for found in on_each])  # (N, S)
+        position = positions[places.gather(0, segment[None]).squeeze(0)]
         offsets = torch.linspace(-1, 1, 2 * REFINEMENT + 1, device=theta.device, dtype=theta.dtype) / NUM_PLACES
         for _ in range(2):
             places = (position[:, None] + offsets).clamp(0, 1)  # (S, P)
@@ -113,15 +93,15 @@ class LatentMap(ABC):
     def state(self) -> dict[str, Any]:
         """The fitted map in tensors and plain values, for `MetricBNN.save`."""
         raise NotImplementedError(
-            f"{type(self).__name__} cannot be saved: nothing says what of it a file needs. Give it state() -> dict, "
-            "of tensors and plain values, and a classmethod restored(state, trajectories), as KernelMap has."
+            f"{type(self).__name__} cannot be saved: nothing says what of it a file needs. Give it state() -> dict, of "
+            "tensors and plain values, and a classmethod restored(state, trajectories), as KernelMap has."
         )
 
     @classmethod
-    def restored(cls, state: Content, trajectories: Trajectories) -> LatentMap:
+    def restored(cls, state: Content, trajectories: Trajectories) -> Self:
         """The map of such a state; `state.tensor` and `state.value` check what the file has."""
         raise NotImplementedError(
-            f"{cls.__name__} cannot be loaded: it has no classmethod restored(state, trajectories), as KernelMap has."
+            f"{cls.__name__} cannot be loaded: give it restored(state, trajectories), as KernelMap has."
         )
 
 
@@ -131,7 +111,7 @@ def usable(trajectories: Trajectories) -> Tensor:
     whole = trajectories.is_good.all(-1).to(trajectories.thetas.device)
     if not bool(whole.any()):
         raise ValueError(
-            "every particle of the walk froze: there is no whole walk to lay out. Walk again with a smaller step."
+            "every particle of the walk froze, so there is none to lay out. Walk again with a smaller step."
         )
     return trajectories.thetas if bool(whole.all()) else trajectories.thetas[whole]
 

@@ -2,26 +2,21 @@
 
 In: a fitted LatentMap, or Trajectories.  Out: distributions of theta with event shape (D,).
 
-Curves have no volume, so the bare pushforward has no density. A tube around them has one: theta is a point
-of a curve plus normal noise of deviation s (one for all coordinates, or one for each), and on the polyline through G
-decoded points a segment its density is a sum of closed forms, a normal across a piece and a difference of normal CDFs
-along it.
+Curves have no volume and so no density. A tube of normal noise around the polyline through G points of each has one: a
+sum over the pieces of closed forms, a normal across a piece and a difference of normal CDFs along it.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
-from pyro.distributions import LowRankMultivariateNormal
 from pyro.distributions.torch_distribution import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from ..runtime.arguments import WrongTypeError, check_count, check_device, check_type
+from ..runtime.arguments import WrongTypeError, check_device, check_type
 from ..runtime.threads import settle_after_fork
 from ..walk.trajectories import Trajectories
 from .latent_map import LatentMap, usable
@@ -36,6 +31,7 @@ class TubePosterior(TorchDistribution):
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
     support = constraints.real_vector
     has_rsample = True
+    knots: Tensor  # points of the polylines, evenly spread in probability: (N, G + 1, D)
 
     def __init__(self, like: Tensor, tube_scale: float | Tensor) -> None:
         try:
@@ -43,24 +39,19 @@ class TubePosterior(TorchDistribution):
         except (TypeError, ValueError, RuntimeError) as error:
             raise WrongTypeError(f"tube_scale must be a number or a tensor of them, got {tube_scale!r}.") from error
         if self.tube_scale.shape not in ((), like.shape):
+            shape = tuple(self.tube_scale.shape)
             raise ValueError(
-                f"tube_scale has shape {tuple(self.tube_scale.shape)}: pass one number, or one for each of the "
-                f"{len(like)} coordinates."
+                f"tube_scale has shape {shape}: pass one number, or one for each of the {len(like)} coordinates."
             )
         if not bool(((self.tube_scale >= 0) & self.tube_scale.isfinite()).all()):
             raise ValueError(f"tube_scale must be finite and not negative, got {tube_scale}.")
         super().__init__(torch.Size(), like.shape, validate_args=False)
 
-    @cached_property
-    def knots(self) -> Tensor:
-        """Points of the polylines: (N, G + 1, D), evenly spread in probability."""
-        raise NotImplementedError
-
     def points(self, num_points: int) -> Tensor:
         """Random points of the curves, without the noise: (S, D)."""
         raise NotImplementedError
 
-    def expand(self, batch_shape: torch.Size, _instance: object = None) -> TubePosterior:
+    def expand(self, batch_shape: torch.Size, _instance: object = None) -> Self:
         new = type(self).__new__(type(self))
         new.__dict__.update(self.__dict__)
         new._batch_shape = torch.Size(batch_shape)
@@ -88,10 +79,8 @@ class TubePosterior(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         if not bool(self.tube_scale.all()):
-            raise ValueError(
-                "the pushforward of segments has no density: curves have no volume in parameter space. "
-                "Take tube_scale=None for a narrow tube around them, or a positive number."
-            )
+            why = "segments have no density: curves have no volume"
+            raise ValueError(f"{why}. Take tube_scale=None for a narrow tube around them, or a positive number.")
         check_device("the value", value, self.tube_scale.device, "the posterior is")
         if value.shape[-1:] != self.event_shape:
             raise ValueError(f"the value has shape {tuple(value.shape)}, but must end in {tuple(self.event_shape)}.")
@@ -101,28 +90,25 @@ class TubePosterior(TorchDistribution):
 
     def _log_density(self, theta: Tensor) -> Tensor:
         """(S, D) -> (S,): the average over the pieces of the tube's density around each, in units of the tube."""
-        start, step, length = self._pieces
+        start, step, length, compute_mode = self._pieces
         scale = self.tube_scale.double().expand(theta.shape[-1])
         theta = theta / scale
         along = theta @ step.mT - (start * step).sum(-1)  # (S, pieces), signed distance from the piece's start
-        across = (torch.cdist(theta, start, compute_mode=self._distances) ** 2 - along**2).clamp_min(0)
+        across = (torch.cdist(theta, start, compute_mode=compute_mode) ** 2 - along**2).clamp_min(0)
         log_along = _log_cdf_difference(along - length, along) - length.log()
         log_across = -across / 2 - (theta.shape[-1] - 1) * 0.5 * math.log(2 * math.pi)
         return torch.logsumexp(log_along + log_across, -1) - math.log(len(start)) - scale.log().sum()
 
     @cached_property
-    def _distances(self) -> str:
-        """By matrix products (ten times as fast), unless the tube is so narrow that they lose the digits that count."""
-        rounding = float(self._pieces[0].pow(2).sum(-1).max()) * torch.finfo(torch.float64).eps
-        return "use_mm_for_euclid_dist" if rounding < 1e-3 else "donot_use_mm_for_euclid_dist"
-
-    @cached_property
-    def _pieces(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Starts (P, D), unit directions (P, D) and lengths (P,) of all pieces, in units of the tube."""
+    def _pieces(self) -> tuple[Tensor, Tensor, Tensor, str]:
+        """Starts and directions (P, D), lengths (P,) of all pieces in units of the tube; how to take distances."""
         knots = self.knots.double() / self.tube_scale.double()
         start, step = knots[:, :-1].flatten(0, 1), knots.diff(dim=1).flatten(0, 1)
         length = step.norm(dim=-1).clamp_min(1e-12)
-        return start, step / length[:, None], length
+        # Matrix products are ten times as fast, but in a narrow tube they lose the digits that count.
+        rounding = float(start.pow(2).sum(-1).max()) * torch.finfo(torch.float64).eps
+        mode = "use_mm_for_euclid_dist" if rounding < 1e-3 else "donot_use_mm_for_euclid_dist"
+        return start, step / length[:, None], length, mode
 
 
 def _log_cdf_difference(low: Tensor, high: Tensor) -> Tensor:
@@ -139,10 +125,8 @@ class MetricPosterior(TubePosterior):
     Args:
         latent_map: A fitted map.
         tube_scale: s, the deviation of the noise around the curves, one number or one for each coordinate; None for a
-            2000th of the spread of each; 0 for none, which has no density. As wide as the reconstruction error it would
-            count that error twice.
-        refine: Called with draws (S, D); gives them back nearer to the fiber, as `DriftRefineKernel.relax` does. Draws
-            that were refined have no known density.
+            2000th of the spread of each; 0 for none, which has no density.
+        refine: Gives draws (S, D) back nearer to the fiber, as `DriftRefineKernel.relax` does; they have no density.
 
     Example:
         >>> posterior = MetricPosterior(KernelMap().fit(walk))
@@ -177,18 +161,17 @@ class MetricPosterior(TubePosterior):
         return super().log_prob(value)
 
     def points(self, num_points: int) -> Tensor:
-        start = self.latent_map.theta_star
-        segment = torch.randint(self.latent_map.num_segments, (num_points,), device=start.device)
-        uniform = torch.rand(num_points, device=start.device, dtype=start.dtype)
-        return self.latent_map.decode_on(segment, self.latent_map.start + (1 - self.latent_map.start) * uniform)
+        latent, star = self.latent_map, self.latent_map.theta_star
+        segment = torch.randint(latent.num_segments, (num_points,), device=star.device)
+        uniform = torch.rand(num_points, device=star.device, dtype=star.dtype)
+        return latent.decode_on(segment, latent.start + (1 - latent.start) * uniform)
 
     @cached_property
-    def knots(self) -> Tensor:
-        star = self.latent_map.theta_star
-        positions = torch.linspace(self.latent_map.start, 1, NUM_PIECES + 1, device=star.device, dtype=star.dtype)
-        segments = torch.arange(self.latent_map.num_segments, device=star.device)
-        curves = [self.latent_map.decode_on(i.expand(len(positions)), positions) for i in segments]
-        return torch.stack(curves)
+    def knots(self) -> Tensor:  # type: ignore[override]
+        latent, star = self.latent_map, self.latent_map.theta_star
+        positions = torch.linspace(latent.start, 1, NUM_PIECES + 1, device=star.device, dtype=star.dtype)
+        segments = torch.arange(latent.num_segments, device=star.device)
+        return torch.stack([latent.decode_on(i.expand(len(positions)), positions) for i in segments])
 
 
 class TrajectoryPosterior(TubePosterior):
@@ -204,44 +187,18 @@ class TrajectoryPosterior(TubePosterior):
     """
 
     def __init__(self, trajectories: Trajectories, tube_scale: float | Tensor = 0.0) -> None:
-        self._points = usable(trajectories)[:, 1:].to(trajectories.sites.dtype)  # (N, T, D)
-        if self._points.shape[1] < 2:
+        self.knots = usable(trajectories)[:, 1:].to(trajectories.sites.dtype)  # (N, T, D)
+        if self.knots.shape[1] < 2:
             raise ValueError("a walk of one recorded point has no line to draw from; walk at least two.")
-        super().__init__(self._points[0, 0], tube_scale)
+        super().__init__(self.knots[0, 0], tube_scale)
 
     def __repr__(self) -> str:
-        return f"TrajectoryPosterior({len(self._points)} walks, {self.event_shape[0]} coordinates)"
+        return f"TrajectoryPosterior({len(self.knots)} walks, {self.event_shape[0]} coordinates)"
 
     def points(self, num_points: int) -> Tensor:
-        walks, steps = self._points.shape[0], self._points.shape[1] - 1
-        walk = torch.randint(walks, (num_points,), device=self._points.device)
-        place = torch.rand(num_points, device=self._points.device, dtype=self._points.dtype) * steps
+        steps = self.knots.shape[1] - 1
+        walk = torch.randint(len(self.knots), (num_points,), device=self.knots.device)
+        place = torch.rand(num_points, device=self.knots.device, dtype=self.knots.dtype) * steps
         left = place.floor().long().clamp_max(steps - 1)
         part = (place - left)[:, None]
-        return (1 - part) * self._points[walk, left] + part * self._points[walk, left + 1]
-
-    @cached_property
-    def knots(self) -> Tensor:
-        return self._points
-
-
-def gaussian_posterior(trajectories: Trajectories, rank: int | None = None) -> torch.distributions.Distribution:
-    """The paper's naive alternative: a Gaussian with the covariance of the walk's points.
-
-    Args:
-        trajectories: A walk.
-        rank: Principal components to keep; None for all that the points span.
-
-    Example:
-        >>> gaussian_posterior(walk).sample((5,)).shape
-        torch.Size([5, 3])
-    """
-    if rank is not None:
-        check_count("rank", rank, "it counts principal components; None keeps all.")
-    points = usable(trajectories)[:, 1:].to(trajectories.sites.dtype).flatten(0, 1)
-    center = points.mean(0)
-    _, singular, axes = torch.linalg.svd(points - center, full_matrices=False)
-    keep = min(rank or len(singular), len(singular))
-    factor = axes[:keep].mT * singular[:keep] / math.sqrt(max(1, len(points) - 1))
-    floor = (singular[0] / math.sqrt(len(points))) ** 2 * 1e-6
-    return LowRankMultivariateNormal(center, factor, floor.expand(len(center)).clamp_min(1e-12))
+        return (1 - part) * self.knots[walk, left] + part * self.knots[walk, left + 1]

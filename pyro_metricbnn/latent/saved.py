@@ -3,8 +3,6 @@
 In: the content of a file, and a model's sites.  Out: the arguments, the walk and the latent map that are in it.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import torch
@@ -29,10 +27,7 @@ def saved_arguments(content: Content) -> Arguments:
     """The model's arguments in a file."""
     saved = content.value("arguments", tuple, type(None))
     if saved is None:
-        raise ValueError(
-            f"{content.path} was saved without the model's arguments, which show the model's structure: "
-            "pass them, as load(path, model, x, y)."
-        )
+        raise ValueError(f"{content.path} has no arguments, which show the model's structure: load(path, model, x, y).")
     if [type(part) for part in saved] != [tuple, dict] or not all(type(name) is str for name in saved[1]):
         raise content.wrong("arguments", "a tuple of arguments and a dict of keyword arguments")
     return saved
@@ -61,8 +56,7 @@ def _check_sites(content: Content, sites: Sites) -> None:
     for site, name in itertools.zip_longest(sites.sites, saved):
         if site is None or site.name != name:
             here = "no more sites" if site is None else f"site {site.name!r}"
-            there = "none" if name is None else repr(name)
-            raise _of_another_model(content, f"this one has {here} where the file has {there}")
+            raise _of_another_model(content, f"this one has {here} where the file has {name and repr(name)}")
         shape = tuple(saved[name].shape) if torch.is_tensor(saved[name]) else None
         if shape != tuple(site.shape):
             raise _of_another_model(content, f"site {name!r} has shape {tuple(site.shape)} here, in the file {shape}")
@@ -70,15 +64,12 @@ def _check_sites(content: Content, sites: Sites) -> None:
 
 def _of_another_model(content: Content, how: str) -> ValueError:
     return ValueError(
-        f"{content.path} is of another model: {how}. Pass the model that was saved, with arguments of the same shapes."
+        f"{content.path} is of another model: {how}. Pass the one that was saved, with data of its shapes."
     )
 
 
 def saved_map(content: Content, trajectories: Trajectories) -> LatentMap:
-    """The fitted map in a file.
-
-    Its class is looked up by name among those that are defined already, so no code comes from the file.
-    """
+    """The fitted map in a file; its class is one that is defined already, so no code comes from the file."""
     classes = LatentMap.__subclasses__()
     for known in classes:
         classes.extend(known.__subclasses__())
@@ -86,8 +77,6 @@ def saved_map(content: Content, trajectories: Trajectories) -> LatentMap:
     part = content.part("latent_map")
     name = part.value("class", str)
     if name not in by_name:
-        raise ValueError(
-            f"{content.path} has a latent map of class {name!r}, which is not defined here (there are "
-            f"{', '.join(by_name)}): import or define it before load."
-        )
+        here = f"which is not defined here (there are {', '.join(by_name)})"
+        raise ValueError(f"{content.path} has a latent map of class {name!r}, {here}: import or define it before load.")
     return by_name[name].restored(part.part("state"), trajectories)
