@@ -69,18 +69,17 @@ def _not_finite(given: Mapping[str, Tensor]) -> str:
 
 def explain(error: RuntimeError, watch: LastSite) -> NoReturn:
     """Turn torch's word for what vmap cannot do into what the model's author can do."""
-    text, site = str(error), watch.name
+    place = f"at or after site {watch.name!r}"
     if watch.changed is not None:
-        raise ValueError(changing(watch.changed)) from error
-    if any(words in text for words in BRANCHES):
-        raise ValueError(
-            f"the model branches on the value of a tensor at or after site {site!r} (an `if`, `.item()` or a loop over "
-            "values): all particles have to take one path. Use torch.where, or run the particles one after another "
-            'with BatchedPotential(...).using(mode="loop").'
-        ) from error
-    if "randomness" in text:
-        raise ValueError(
-            f"the model draws random numbers by itself at or after site {site!r} (not through pyro.sample): "
-            "its energy is not a function of the sites. Draw them before, or make them latent sites."
-        ) from error
-    raise error
+        said = changing(watch.changed)
+    elif any(words in str(error) for words in BRANCHES):
+        said = (
+            f"the model branches on the value of a tensor {place} (an `if`, `.item()` or a loop over values): all "
+            "particles have to take one path. Use torch.where, or run them one after another with "
+            'BatchedPotential(...).using(mode="loop").'
+        )
+    elif "randomness" in str(error):
+        said = f"the model draws random numbers by itself {place}, not through pyro.sample: make them latent sites."
+    else:
+        raise error
+    raise ValueError(said) from error

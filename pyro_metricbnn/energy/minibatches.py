@@ -80,10 +80,8 @@ class MinibatchPotential(BatchedPotential):
     def _take(self, batch: Batch) -> None:
         leaves, spec = tree_flatten(batch)
         if spec != self._spec:
-            raise ValueError(
-                f"the loader gave a batch of {spec} where the first was of {self._spec}: all batches need the same "
-                "arguments. Check the loader's collate_fn."
-            )
+            need = "all batches need the same arguments. Check the loader's collate_fn."
+            raise ValueError(f"the loader gave a batch of {spec} where the first was of {self._spec}: {need}")
         self.args, self.kwargs = batch
         self._data = tuple(leaf for leaf in leaves if torch.is_tensor(leaf))
 
@@ -119,10 +117,8 @@ def _rows_that_are_not_finite(tensors: tuple[Any, ...], size: int) -> tuple[Any,
 def check_lasting(data: Any) -> None:
     """Refuse a generator."""
     if isinstance(data, Iterator):
-        raise ValueError(
-            f"the data are a {type(data).__name__}, which can be gone through only once, and a walk needs many passes: "
-            "pass tensors, or a DataLoader."
-        )
+        once = f"a {type(data).__name__}, which can be gone through only once"
+        raise ValueError(f"the data are {once}, and a walk needs many passes: pass tensors, or a DataLoader.")
 
 
 class Stream:
@@ -184,10 +180,8 @@ class Stream:
         while self.taken < wanted:
             before, batch = self.taken, next(self._iterator)
             if self.taken <= before:
-                raise ValueError(
-                    f"the loader gave {before} batches a pass, but {wanted} or more when the walk was saved: go on "
-                    "with the loader that it began with."
-                )
+                said = f"{before} batches a pass, but {wanted} or more when the walk was saved"
+                raise ValueError(f"the loader gave {said}: go on with the loader that it began with.")
         return batch
 
 
@@ -201,10 +195,8 @@ class Minibatches:
         check_whole("batch_size", batch_size, "it counts the rows of a batch.")
         rows = {len(arg) if arg.dim() else 0 for arg in args if torch.is_tensor(arg)}
         if len(rows) != 1:
-            raise ValueError(
-                f"batch_size needs data with the same number of rows, got {sorted(rows)}: pass x and y of equal "
-                "length, or a DataLoader."
-            )
+            advice = "pass x and y of equal length, or a DataLoader."
+            raise ValueError(f"batch_size needs data with the same number of rows, got {sorted(rows)}: {advice}")
         self.num_data = rows.pop()
         if not 1 <= batch_size <= self.num_data:
             raise ValueError(f"batch_size must be from 1 to the number of rows, {self.num_data}, got {batch_size}.")
@@ -222,19 +214,16 @@ def potential_of(
 ) -> BatchedPotential:
     """The energy of what a walk was given: arguments, arguments and a batch size, or a DataLoader."""
     check_lasting(args[0] if args else None)
+    from_loader, wrong = bool(args) and isinstance(args[0], DataLoader), ""
     if kwargs and (batch_size is not None or any(isinstance(arg, DataLoader) for arg in args)):
-        raise ValueError(
-            f"keyword arguments ({', '.join(kwargs)}) are not cut into batches: pass the data in the model's "
-            "order, as (x, y), or a DataLoader of dicts, and put what is no data into the model."
-        )
-    if args and isinstance(args[0], DataLoader):
-        if len(args) > 1:
-            raise ValueError(
-                f"a DataLoader stands for all of the model's arguments, got {len(args) - 1} more: let it give "
-                "batches of all of them, as DataLoader(TensorDataset(x, y)) does."
-            )
-        if batch_size is not None:
-            raise ValueError("batch_size is the loader's to say: pass tensors, or a loader without it.")
+        wrong = f"keyword arguments ({', '.join(kwargs)}) are not cut into batches: pass (x, y), or a loader of dicts."
+    elif from_loader and len(args) > 1:
+        wrong = f"a DataLoader stands for all of the model's arguments, got {len(args) - 1} more: let it give them too."
+    elif from_loader and batch_size is not None:
+        wrong = "batch_size is the loader's to say: pass tensors, or a loader without it."
+    if wrong:
+        raise ValueError(wrong)
+    if from_loader:
         return MinibatchPotential(model, args[0], keeps_place=keeps_place)
     if batch_size is not None:
         batches = Minibatches(args, batch_size)

@@ -55,10 +55,8 @@ class Likelihood(ABC):
         """Check observations y against outputs f, and give them the shape of one draw."""
         check_device("y", y, f.device, "the network's output is")
         if y.shape[:1] != f.shape[:1] or y.numel() != f.numel():
-            raise ValueError(
-                f"y has shape {tuple(y.shape)}, but the network's output has {tuple(f.shape)}: {type(self).__name__} "
-                f"needs one target for each output. Pass y of shape ({len(f)}, {', '.join(map(str, f.shape[1:]))})."
-            )
+            need = f"{type(self).__name__} needs one target for each output. Pass y of shape {tuple(f.shape)}."
+            raise ValueError(f"y has shape {tuple(y.shape)}, but the network's output has {tuple(f.shape)}: {need}")
         return y.to(f.dtype) if y.shape == f.shape else y.to(f.dtype).reshape(f.shape)  # (n,) for (n, 1)
 
 
@@ -97,10 +95,8 @@ class Gaussian(Likelihood):
         if not isinstance(scale, Tensor):
             scale = f.new_full((), float(scale))
         if torch.broadcast_shapes(f.shape, scale.shape) != f.shape:
-            raise ValueError(
-                f"scale has shape {tuple(scale.shape)}, which does not broadcast to the output's {tuple(f.shape)}: "
-                "the likelihood would count the data several times. Pass a number, or one scale an output."
-            )
+            shapes = f"shape {tuple(scale.shape)}, which does not broadcast to the output's {tuple(f.shape)}"
+            raise ValueError(f"scale has {shapes}: pass a number, or one scale an output.")
         return dist.Normal(f, scale.to(f)).to_event(f.dim() - 1)
 
 
@@ -121,10 +117,8 @@ class HeteroscedasticGaussian(Likelihood):
 
     def _halves(self, f: Tensor) -> tuple[Tensor, ...]:
         if f.dim() < 2 or f.shape[-1] % 2:
-            raise ValueError(
-                f"the network's output has shape {tuple(f.shape)}: HeteroscedasticGaussian reads a mean and a raw "
-                "scale for each target. Give the last layer two outputs a target."
-            )
+            need = "HeteroscedasticGaussian reads mean and raw scale. Give the last layer two outputs a target."
+            raise ValueError(f"the network's output has shape {tuple(f.shape)}: {need}")
         return f.chunk(2, dim=-1)
 
     def distribution(self, f: Tensor, **parameters: Tensor) -> Any:
@@ -163,17 +157,13 @@ class Categorical(Likelihood):
     def targets(self, f: Tensor, y: Tensor) -> Tensor:
         check_device("y", y, f.device, "the network's output is")
         if f.dim() < 2 or f.shape[-1] < 2:
-            raise ValueError(
-                f"the network's output has shape {tuple(f.shape)}: Categorical reads one logit a class. "
-                "For two classes with a single logit use Bernoulli()."
-            )
+            need = "Categorical reads one logit a class. For two classes with a single logit use Bernoulli()."
+            raise ValueError(f"the network's output has shape {tuple(f.shape)}: {need}")
         if y.shape == (*f.shape[:-1], 1):
             y = y.squeeze(-1)
         if y.shape != f.shape[:-1]:
-            raise ValueError(
-                f"y has shape {tuple(y.shape)}, but the network gives logits of shape {tuple(f.shape)}: Categorical "
-                f"needs one label an input. Pass y of shape {tuple(f.shape[:-1])} (class numbers, not one-hot)."
-            )
+            need = f"Categorical needs y of shape {tuple(f.shape[:-1])} (class numbers, not one-hot)."
+            raise ValueError(f"y has shape {tuple(y.shape)}, but the network gives logits {tuple(f.shape)}: {need}")
         if y.is_floating_point():
             last = f.shape[-1] - 1
             raise ValueError(f"y is {y.dtype}: labels are whole numbers from 0 to {last}. Pass y.long() if they are.")

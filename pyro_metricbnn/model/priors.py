@@ -40,10 +40,8 @@ class Prior(ABC):
             filled = prior.expand(shape[:missing]).to_event(missing) if missing else prior
             if filled.event_shape == shape and not filled.batch_shape:
                 return filled
-        raise ValueError(
-            f"the prior of {name!r} does not fit its shape {tuple(shape)}: got {prior!r}. "
-            "Return a Pyro distribution whose batch and event shapes broadcast to it."
-        )
+        need = "return a Pyro distribution whose batch and event shapes broadcast to it."
+        raise ValueError(f"the prior of {name!r} does not fit its shape {tuple(shape)}, got {prior!r}: {need}")
 
 
 @dataclass(frozen=True)

@@ -154,10 +154,8 @@ def find_sites(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
         transform = biject_to(node["fn"].support)
         free = transform.inv(value)
         if not torch.equal(transform(free), biject_to(other["fn"].support)(free)):
-            raise ValueError(
-                f"the support of site {name!r} depends on another site's value: its transform would have to change "
-                "along the walk. Sample it on a fixed support and scale it with pyro.deterministic."
-            )
+            advice = "sample it on a fixed support and scale it with pyro.deterministic."
+            raise ValueError(f"the support of site {name!r} depends on another site's value: {advice}")
         start = sites[-1].stop if sites else 0
         sites.append(Site(name, value.shape, free.shape, transform, start, start + free.numel()))
     new = [name for name, node in again.nodes.items() if kind_of(node) and name not in trace.nodes]
