@@ -201,8 +201,6 @@ class MetricBNN(Results):
         if latent_map is not None:
             self._built(self.trajectories, latent_map)
 
-    # ------------------------------------------------------------------------------ save and load
-
     def save(self, path: FilePath, *, data: bool = True) -> None:
         """Write all that `run` found to a file, which cannot run code when it is read.
 
@@ -261,11 +259,8 @@ class MetricBNN(Results):
         num_particles = content.value("num_particles", int)
         tube_scale = content.value("tube_scale", int, float, type(None))
         if not isinstance(kernel_or_model, DriftRefineKernel):
-            settings = {
-                "num_steps": content.value("num_steps", int),
-                "temperature": content.value("temperature", int, float),
-            }
-            kernel_or_model = DriftRefineKernel(kernel_or_model, **settings)
+            num_steps, temperature = content.value("num_steps", int), content.value("temperature", int, float)
+            kernel_or_model = DriftRefineKernel(kernel_or_model, num_steps=num_steps, temperature=temperature)
         metric = cls(kernel_or_model, num_particles=num_particles, tube_scale=tube_scale)
         sites = BatchedPotential(metric.model, *arguments[0], **arguments[1]).sites
         trajectories = replace(saved_trajectories(content, sites), arguments=arguments)

@@ -3,8 +3,6 @@
 In: a walk and the latent map that was fitted to it.  Out: all that follows `run`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -92,9 +90,7 @@ class Results:
     def draw(self, num_samples: int, *, num_refinements: int = 0) -> dict[str, Tensor]:
         """New draws from the latent posterior by site, constrained: (S, ...).
 
-        Args:
-            num_samples: S.
-            num_refinements: Gradients by which the kernel takes each draw nearer to the fiber; 0 for none, the default.
+        With `num_refinements` the kernel takes each draw nearer to the fiber by so many gradients.
         """
         check_count("num_samples", num_samples, "it counts draws.")
         return next(self.stream(num_samples, batch_size=num_samples, num_refinements=num_refinements))
@@ -118,8 +114,7 @@ class Results:
         """
         check_count("num_samples", num_samples, "it counts draws.")
         check_count("num_refinements", num_refinements, "it counts gradients a draw.", least=0)
-        if batch_size is not None:
-            check_count("batch_size", batch_size, "it counts draws.")
+        check_count("batch_size", batch_size, "it counts draws.", or_none=True)
         sites = self.trajectories.sites
         size = batch_size or max(1, NUMBERS_A_BATCH // sites.dim)
         sizes = (min(size, num_samples - start) for start in range(0, num_samples, size))
@@ -140,11 +135,8 @@ class Results:
         """R-hat and effective sample size of each site, as Pyro's MCMC gives them, and the walk's health."""
         result = diagnostics(self.trajectories.samples(group_by_chain=True), group_by_chain=True)
         state = health(self)
-        result["frozen"] = list(state.frozen)
-        result["drift survived"] = state.drift_survived
-        result["energy error"] = state.energy_error
-        result["warnings"] = list(state.warnings)
-        return result
+        result |= {"frozen": list(state.frozen), "warnings": list(state.warnings)}
+        return {**result, "drift survived": state.drift_survived, "energy error": state.energy_error}
 
     def summary(self, prob: float = 0.9) -> None:
         """Print a table of the walk's samples: a network by site and by function values, others as Pyro's MCMC does."""

@@ -3,8 +3,6 @@
 In: a Pyro model, its data, and validation data.  Out: `TemperatureChoice`: the best `MetricBNN`, and all scores.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import os
@@ -22,15 +20,10 @@ from .runtime.arguments import WrongTypeError, check_count, check_model, check_n
 
 @dataclass(frozen=True, kw_only=True)
 class TemperatureChoice:
-    """What `choose_temperature` found.
+    """What `choose_temperature` found."""
 
-    Args:
-        best: The run with the lowest score; `best.kernel.temperature` says at which temperature.
-        nll: Negative log predictive density an observation of the validation data, by temperature.
-    """
-
-    best: MetricBNN
-    nll: dict[float, float]
+    best: MetricBNN  # the run with the lowest score; best.kernel.temperature says at which temperature
+    nll: dict[float, float]  # negative log predictive density an observation of the validation data, by temperature
 
     def __str__(self) -> str:
         scores = ", ".join(f"{temperature:g}: {score:.3f}" for temperature, score in self.nll.items())

@@ -3,8 +3,6 @@
 In: particles, a step size and a length.  Out: the particles that much further on, and the mean square energy error.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -3,8 +3,6 @@
 In: "steer", "descent", "adam" or a Refiner, and perhaps an effort.  Out: the Refiner.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ..runtime.arguments import WrongTypeError

@@ -3,8 +3,6 @@
 In: a Ground and the knobs of `Steer`.  Out: lengths in its units, and gradients.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 In: particles at one recorded point.  Out: the particles at the next, a drift and M gradients later.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ A refiner is a frozen set of knobs. Every one has `advance`, a recorded step; `a
 that has to leave the MAP, or to tune itself, before the first point is recorded.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import ClassVar
 

@@ -3,8 +3,6 @@
 In: particles at one recorded point.  Out: the particles at the next, many small steps later.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 In: a Ground, particles and their squared energy errors (N,).  Out: a step, and how far the errors are from the aim.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

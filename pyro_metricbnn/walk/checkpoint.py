@@ -170,9 +170,6 @@ def energy_at_the_map(theta_star: Tensor, batch: BatchedPotential) -> float:
     return float(batch.value(theta_star[None]))
 
 
-# ------------------------------------------------------------------------------------------ go on
-
-
 def saved_ground(content: Content, potential: BatchedPotential, num_steps: int, num_particles: int) -> Ground:
     """The ground that the walk was on, with what had been measured of it."""
     part, sites = content.part("ground"), potential.sites

@@ -3,8 +3,6 @@
 In: a Pyro model and its data.  Out: Trajectories, thetas (N, T + 1, D); or, in Pyro's MCMC, one chain.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import OrderedDict
 from dataclasses import replace
@@ -90,8 +88,6 @@ class DriftRefineKernel(MCMCKernel):
 
     def __repr__(self) -> str:
         return f"DriftRefineKernel({self.refiner}, num_steps={self.num_steps}, temperature={self.temperature:g})"
-
-    # ------------------------------------------------------------------------------ N particles
 
     def walk(self, *args: Any, **settings: Any) -> Trajectories:
         """Walk N particles for T steps.

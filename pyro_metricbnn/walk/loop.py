@@ -3,8 +3,6 @@
 In: a Ground and a refiner.  Out: Trajectories; and a checkpoint on the way, where one is wanted.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 

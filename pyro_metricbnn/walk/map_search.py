@@ -3,8 +3,6 @@
 In: a BatchedPotential.  Out: `MapEstimate`, theta_star (D,) and how the search ended.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Mapping

@@ -3,8 +3,6 @@
 In: the energies (N,) at the MAP, then particles, point after point.  Out: `Trajectories` of what was walked so far.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
