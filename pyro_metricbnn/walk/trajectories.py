@@ -144,7 +144,7 @@ class Trajectories:
         return {**{name: getattr(self, name) for name in AXES}, "spacing": self.spacing, "in_batches": self.in_batches}
 
     @classmethod
-    def restored(cls, state: Content, sites: Sites, arguments: Arguments = ((), {})) -> Trajectories:
+    def restored(cls, state: Content, sites: Sites) -> Trajectories:
         """The record of such a state, for a model of these sites."""
         num_particles, num_points = state.tensor("thetas", None, None, sites.dim).shape[:2]
         if num_particles < 1 or num_points < 2:
@@ -153,7 +153,7 @@ class Trajectories:
         if not bool((arrays["positions"].diff() > 0).all()):
             raise state.wrong("positions", "rising from point to point")
         spacing, in_batches = state.value("spacing", float), state.value("in_batches", bool)
-        return cls(**arrays, sites=sites, spacing=spacing, arguments=arguments, in_batches=in_batches)
+        return cls(**arrays, sites=sites, spacing=spacing, in_batches=in_batches)
 
 
 AXES: dict[str, tuple[str, ...]] = {
