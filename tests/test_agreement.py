@@ -85,37 +85,6 @@ def test_counts_are_compared_too() -> None:
     assert figures.wasserstein == pytest.approx(1.0, abs=0.1)
 
 
-# ---------------------------------------------------------------------------------------- yardstick
-
-
-def test_a_third_run_of_the_reference_is_about_one_from_it() -> None:
-    runs = [prediction_of(torch.randn(500, 50, 1), Gaussian(0.5)) for _ in range(3)]
-    relative = agreement(runs[0], runs[1]).relative_to(runs[1], runs[2])
-    assert isinstance(relative, RealAgreement)
-    assert relative.wasserstein_f == pytest.approx(1.0, abs=0.3)
-
-
-def test_figures_are_divided_by_those_between_the_references() -> None:
-    p, q, r = (prediction_of(torch.tensor([[[a, 1 - a]]]).log(), Categorical()) for a in (0.6, 0.7, 0.72))
-    relative = agreement(p, q).relative_to(q, r)
-    assert isinstance(relative, ClassAgreement)
-    assert relative.total_variation == pytest.approx(5.0, rel=1e-3)
-    assert relative.top_1 == 1.0
-
-
-def test_one_reference_twice_is_no_yardstick() -> None:
-    p = prediction_of(torch.zeros(3, 2, 1), Gaussian(0.5))
-    with pytest.raises(ValueError, match="two runs"):
-        agreement(p, p).relative_to(p, p)
-
-
-def test_classes_and_numbers_have_no_common_unit() -> None:
-    numbers = [prediction_of(torch.randn(3, 2, 1), Gaussian(0.5)) for _ in range(2)]
-    classes = prediction_of(torch.randn(3, 2, 2), Categorical())
-    with pytest.raises(ValueError, match="no common unit"):
-        agreement(classes, classes).relative_to(*numbers)
-
-
 def test_predictions_of_different_things_are_refused() -> None:
     with pytest.raises(ValueError, match="likelihood is Gaussian, the reference's Poisson"):
         agreement(prediction_of(torch.zeros(3, 2, 1), Gaussian(0.5)), prediction_of(torch.zeros(3, 2, 1), Poisson()))

@@ -3,8 +3,6 @@
 In: a `Prediction` and what was observed.  Out: `ClassCalibration`, or `RealCalibration` for numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 In: a `MetricBNN` that has run, or Trajectories.  Out: `Health`, with warnings that say what to do.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -62,10 +60,9 @@ class Health:
             )
         if self.path_walked < MIN_PATH:
             said.append(
-                f"the energy became so sharp that the walk went {100 * self.path_walked:.0f} % of the path that was "
-                f"planned, and its points are nearer to the MAP than the posterior's. {MORE_EFFORT} goes further, "
-                "refiner=Steer(path=6) all the way whatever it takes; a narrower prior, which deep networks want "
-                "anyway, makes it softer."
+                f"the energy became so sharp that the walk went {100 * self.path_walked:.0f} % of the path: its "
+                f"points are nearer to the MAP than the posterior's. {MORE_EFFORT} goes further, refiner=Steer(path=6) "
+                "all the way whatever it takes; a narrower prior, which deep networks want anyway, makes it softer."
             )
         elif self.is_drifting:
             said.append(
@@ -73,10 +70,9 @@ class Health:
                 f"not come to where posterior samples live. Walk a longer path: {MORE_EFFORT} goes twice as far."
             )
         if self.r_hat > MAX_COORDINATE_R_HAT:
-            said.append(
-                f"R-hat of site {self.r_hat_site!r} is {self.r_hat:.2f}: the particles do not agree on it. "
-                + (WEIGHTS_MAY_DIFFER if self.is_network else f"Take more effort: {MORE_EFFORT}.")
-            )
+            advice = WEIGHTS_MAY_DIFFER if self.is_network else f"Take more effort: {MORE_EFFORT}."
+            where = f"R-hat of site {self.r_hat_site!r} is {self.r_hat:.2f}"
+            said.append(f"{where}: the particles do not agree on it. {advice}")
         if self.bend > MAX_BEND:
             said.append(
                 f"the latent walks are bent by {self.bend:.0%} of their chords: draws between their ends are off the "

@@ -1,10 +1,7 @@
 """How far a guide is from the posterior, by the tail of its importance ratios (Yao et al. 2018).
 
-In: a model, a guide and the model's arguments.  Out: k-hat, the shape of a generalised Pareto distribution fitted to
-the largest ratios p / q.
+In: a model, a guide and the model's arguments.  Out: k-hat, the shape of a Pareto tail of the largest ratios p / q.
 """
-
-from __future__ import annotations
 
 import math
 from typing import Any
@@ -29,9 +26,8 @@ MIN_TAIL = 10  # ratios that count at all, below which there is nothing to fit
 def k_hat(model: Model, guide: Any, *args: Any, num_samples: int = 1000, chunk_size: int = 100, **kwargs: Any) -> float:
     """Pareto k of the ratios of the posterior to a guide: below 0.5 the guide is close, above 0.7 it is not.
 
-    It judges the whole joint density, so it is strict: a guide can predict well and have a large k, as one of many
-    dimensions nearly always has, and as a tube around curves (`AutoMetric`) has from a few dimensions on. It sees only
-    where the guide draws: a mode that the guide misses does not show.
+    It judges the whole joint density: a guide of many dimensions, or a tube around curves (`AutoMetric`), can predict
+    well and have a large k. It sees only where the guide draws: a mode that the guide misses does not show.
 
     Args:
         model: A Pyro model.
@@ -88,16 +84,13 @@ def _log_ratios(potential: BatchedPotential, guide: Any, num_samples: int) -> Te
         theta = posterior.sample(torch.Size((num_samples,)))
         log_q = posterior.log_prob(theta)
         if theta.shape[-1] != potential.dim:
-            raise ValueError(
-                f"the guide is of {theta.shape[-1]} coordinates, the model has {potential.dim}: it is of another model."
-            )
+            said = f"the guide is of {theta.shape[-1]} coordinates, the model has {potential.dim}"
+            raise ValueError(f"{said}: it is of another model.")
     else:
         theta, log_q = _traced(potential, guide, num_samples)
     if bool((theta == theta[:1]).all()) and num_samples > 1:
-        raise ValueError(
-            f"{type(guide).__name__} draws one point again and again: it has no density to compare with the "
-            "posterior's. Take a guide with a spread (of AutoLaplaceApproximation, its laplace_approximation())."
-        )
+        said = f"{type(guide).__name__} draws one point again and again: it has no density to compare"
+        raise ValueError(f"{said}. Take one with a spread (of AutoLaplaceApproximation, its laplace_approximation()).")
     return -potential.value(theta).double() - log_q.double()
 
 
@@ -106,8 +99,7 @@ def _traced(potential: BatchedPotential, guide: Any, num_samples: int) -> tuple[
     sites, traced = potential.sites, poutine.trace(guide)
     with in_turn():
         traces = [traced.get_trace(*potential.args, **potential.kwargs) for _ in range(num_samples)]
-    missing = [name for name in sites.names if name not in traces[0].nodes]
-    if missing:
+    if missing := [name for name in sites.names if name not in traces[0].nodes]:
         raise ValueError(f"the guide does not sample the site {missing[0]!r} of the model: it needs all of them.")
     theta = sites.flatten({name: torch.stack([t.nodes[name]["value"] for t in traces]) for name in sites.names})
     log_q = torch.stack([torch.as_tensor(trace.log_prob_sum()).to(theta) for trace in traces])

@@ -1,11 +1,8 @@
-"""How well chains mix, judged by the functions that they give: hidden units can change places, functions have no such
-symmetries, so chains that agree on every function can disagree on every weight.
+"""How well chains mix, by the functions they give: chains that agree on every function can disagree on every weight.
 
-In: a network's samples grouped by chain, from any sampler, and inputs.  Out: `FunctionMixing`, R-hat and effective
-sample size of each function value, the rank-normalised ones of Vehtari et al. (2021).
+In: a network's samples grouped by chain, and inputs.  Out: `FunctionMixing`, the rank-normalised figures of Vehtari et
+al. (2021) of each function value.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
@@ -53,10 +50,9 @@ class FunctionMixing:
         return float(self.ess.median())
 
     def __str__(self) -> str:
-        return (
-            f"R-hat of {self.r_hat.numel()} function values: median {self.median_r_hat:.3f}, worst "
-            f"{self.worst_r_hat:.3f}; effective sample size: median {self.median_ess:.0f}, worst {self.worst_ess:.0f}"
-        )
+        agreed = f"median {self.median_r_hat:.3f}, worst {self.worst_r_hat:.3f}"
+        size = f"effective sample size: median {self.median_ess:.0f}, worst {self.worst_ess:.0f}"
+        return f"R-hat of {self.r_hat.numel()} function values: {agreed}; {size}"
 
 
 def function_mixing(
@@ -76,18 +72,16 @@ def function_mixing(
     """
     check_network("function_mixing", model, "call r_hat and ess of pyro_metricbnn.diagnostics on what they predict")
     check_mapping("samples", samples, "draws (chains, draws, ...)")
-    chains = None
     for name in (name for name in model.names if name in samples):
         check_tensor(f"the samples of {name!r}", samples[name])
-        value, own = samples[name], model.net.get_parameter(name).shape
-        if value.dim() != len(own) + 2 or value.shape[2:] != own:
-            raise ValueError(
-                f"the samples of {name!r} have shape {tuple(value.shape)}, but must be (chains, draws, "
-                f"{', '.join(map(str, own))}). Pass get_samples(group_by_chain=True)."
-            )
-        chains = chains or value.shape[:2]
+        shape, own = tuple(samples[name].shape), tuple(model.net.get_parameter(name).shape)
+        if len(shape) != len(own) + 2 or shape[2:] != own:
+            wanted = ", ".join(["chains", "draws", *map(str, own)])
+            said = f"the samples of {name!r} have shape {shape}, but must be ({wanted})"
+            raise ValueError(f"{said}. Pass get_samples(group_by_chain=True).")
     flat = {name: value.flatten(0, 1) for name, value in samples.items() if value.dim() > 1}
     outputs = predict(model, flat, x, chunk_size=chunk_size).f
+    chains = samples[model.names[0]].shape[:2]
     f = for_each(model.likelihood.identified, outputs).unflatten(0, chains)  # (N, T, n, ...)
     return FunctionMixing(r_hat=r_hat(f), ess=ess(f))
 
@@ -132,10 +126,8 @@ def rank_normalized(values: Tensor) -> Tensor:
 def _by_columns(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
     """A function of chains cut in two (2 N, T // 2, F) for a few columns at once: (N, T, ...) -> (...)."""
     if values.dim() < 2 or values.shape[1] < MIN_DRAWS:
-        raise ValueError(
-            f"the values have shape {tuple(values.shape)}, but must be (chains, draws, ...) with at least {MIN_DRAWS} "
-            "draws a chain, whose halves are compared. Take more draws."
-        )
+        wanted = f"(chains, draws, ...) with at least {MIN_DRAWS} draws a chain, whose halves are compared"
+        raise ValueError(f"the values have shape {tuple(values.shape)}, but must be {wanted}. Take more draws.")
     if wrong := int((~values.isfinite()).sum()):
         raise ValueError(f"{wrong} of the values are not finite and cannot be ranked. Leave their draws out.")
     half = values.shape[1] // 2

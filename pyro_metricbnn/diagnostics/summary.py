@@ -3,8 +3,6 @@
 In: a model and Trajectories.  Out: lines on the standard output.
 """
 
-from __future__ import annotations
-
 import inspect
 
 import torch
@@ -36,9 +34,8 @@ def _by_site(samples: dict[str, Tensor]) -> list[str]:
     for name, value in samples.items():
         flat = value.flatten(0, 1).double()  # (draws, ...)
         size, deviation = float(flat.pow(2).mean().sqrt()), float(flat.var(0, correction=0).mean().sqrt())
-        lines.append(
-            f"{name:<{width}}  {flat[0].numel():>9,}  {float(flat.mean()):>8.3f}  {size:>8.3f}  {deviation:>9.3f}"
-        )
+        figures = f"{float(flat.mean()):>8.3f}  {size:>8.3f}  {deviation:>9.3f}"
+        lines.append(f"{name:<{width}}  {flat[0].numel():>9,}  {figures}")
     return [*lines, "(size: root mean square of the weights; deviation: of a typical weight over the draws)"]
 
 
@@ -46,15 +43,11 @@ def _by_function(model: BayesianNetwork, walk: Trajectories, samples: dict[str, 
     """The network's output at some of its inputs: how wide it is, and whether the walks agree on it."""
     args, kwargs = walk.arguments
     x = some_rows(inspect.signature(model.forward).bind(*args, **kwargs).arguments["x"])
-    draws = next(iter(samples.values())).shape[1]
-    if draws < MIN_DRAWS:
+    if walk.num_steps < MIN_DRAWS:
         return [f"function values: at least {MIN_DRAWS} points a walk are needed to compare them."]
     ends = torch.tensor([(1 - prob) / 2, (1 + prob) / 2], dtype=torch.float64)
     f = predict(model, {name: value.flatten(0, 1) for name, value in samples.items()}, x).f.double()
     low, high = f.quantile(ends.to(f.device), dim=0)
     typical, widest = float((high - low).median()), float((high - low).max())
-    return [
-        f"{prob:.0%} of the functions lie within {typical:.3g} of each other at the typical input, within {widest:.3g} "
-        "at the widest",
-        str(function_mixing(model, samples, x)),
-    ]
+    within = f"within {typical:.3g} of each other at the typical input, within {widest:.3g} at the widest"
+    return [f"{prob:.0%} of the functions lie {within}", str(function_mixing(model, samples, x))]

@@ -17,7 +17,7 @@ from ..predictions.prediction import Prediction
 from ..runtime.arguments import WrongTypeError, check_count, check_number, check_tensor, check_type
 from ..runtime.randomness import own_numbers
 from . import style
-from .style import array, axes_for, column, draw_field, legend_below, window
+from .style import array, axes_for, column, draw_field, grid_of, legend_below, window
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,8 +79,7 @@ def plot_band(
     ax.set(xlabel="x", ylabel="y", xlim=(float(inputs.min()), float(inputs.max())))
     if points is not None:
         _draw_data(ax, *points)
-    legend_below(ax, wanted=legend)
-    return ax
+    return legend_below(ax, wanted=legend)
 
 
 def _observed(data: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -144,7 +143,7 @@ def plot_decision(
     check_number("margin", margin, "it is a part of the data's range.", or_zero=True)
     labels = _labels(x, y)
     sides = window(x, margin, grid_size)
-    grid = torch.stack(torch.meshgrid(*sides, indexing="xy"), dim=-1).to(x)  # (B, A, 2)
+    grid = grid_of(sides).to(x)  # (B, A, 2)
     prediction = _predicted(predictor, grid.flatten(0, 1), num_samples)
     probs = prediction.class_probs.unflatten(0, grid.shape[:2])  # (B, A, C)
     field = probs.amax(-1) if show == "confidence" else getattr(prediction, show).reshape(grid.shape[:2])
@@ -155,8 +154,7 @@ def plot_decision(
     _draw_classes(ax, sides, probs, x, labels)
     if colorbar:
         ax.figure.colorbar(mesh, ax=ax, label=SHOWN[show])
-    legend_below(ax, wanted=legend)
-    return ax
+    return legend_below(ax, wanted=legend)
 
 
 def _labels(x: Tensor, y: Tensor) -> Tensor:
@@ -231,8 +229,7 @@ def plot_reliability(
     looks = {"color": style.BLUE, "marker": "o", "ms": 5, "lw": 1.6, "elinewidth": 1.0, "capsize": 2.5}
     ax.errorbar(array(sure), array(often), yerr=array(bars), **looks, label=f"observed (ECE {curve.error:.3f})")
     ax.set(xlabel=name, ylabel="how often it was so", xlim=(0, 1), ylim=(0, 1.02), aspect="equal")
-    legend_below(ax, columns=2, wanted=legend)
-    return ax
+    return legend_below(ax, columns=2, wanted=legend)
 
 
 def _outcomes(probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor, str]:

@@ -29,30 +29,27 @@ def axes_for(ax: Axes | None, width: float = 6.0, height: float = 4.0) -> Axes:
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
-        raise ImportError(
-            "plots need matplotlib, which is not installed: run pip install 'pyro_metricbnn[plots]'."
-        ) from error
+        said = "plots need matplotlib, which is not installed: run pip install 'pyro_metricbnn[plots]'."
+        raise ImportError(said) from error
     if ax is None:
         return plt.subplots(figsize=(width, height), layout="constrained")[1]
     if not hasattr(ax, "fill_between"):
-        raise WrongTypeError(
-            f"ax must be a matplotlib axes, got {type(ax).__name__}: pass one of plt.subplots()[1], or None."
-        )
+        wanted = "a matplotlib axes, one of plt.subplots()[1], or None"
+        raise WrongTypeError(f"ax must be {wanted}, got {type(ax).__name__}.")
     return ax
 
 
-def legend_below(ax: Axes, columns: int = 4, wanted: bool = True) -> None:
-    """A legend under the axes; where the figure would not make room for it there, where it covers the least."""
+def legend_below(ax: Axes, columns: int = 4, wanted: bool = True) -> Axes:
+    """The axes with a legend under them; where the figure makes no room for it there, where it covers the least."""
     from matplotlib.transforms import ScaledTranslation
 
-    if not wanted:
-        return
-    if ax.figure.get_layout_engine() is None:
+    if wanted and ax.figure.get_layout_engine() is None:
         ax.legend(loc="best", framealpha=0.85)
-        return
-    below = ax.transAxes + ScaledTranslation(0, -BELOW / 72, ax.figure.dpi_scale_trans)
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": below}
-    ax.legend(**place, ncols=columns, frameon=False, borderaxespad=0.0, handlelength=1.6, columnspacing=1.4)
+    elif wanted:
+        below = ax.transAxes + ScaledTranslation(0, -BELOW / 72, ax.figure.dpi_scale_trans)
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": below}
+        ax.legend(**place, ncols=columns, frameon=False, borderaxespad=0.0, handlelength=1.6, columnspacing=1.4)
+    return ax
 
 
 def window(points: Tensor, margin: float, grid_size: int) -> tuple[Tensor, Tensor]:
@@ -62,6 +59,11 @@ def window(points: Tensor, margin: float, grid_size: int) -> tuple[Tensor, Tenso
     ends = zip((low - reach).tolist(), (high + reach).tolist(), strict=True)
     first, second = (torch.linspace(start, end, grid_size, device="cpu") for start, end in ends)
     return first, second
+
+
+def grid_of(sides: tuple[Tensor, Tensor]) -> Tensor:
+    """The points (B, A, 2) of the grid of two sides (A,) and (B,)."""
+    return torch.stack(torch.meshgrid(*sides, indexing="xy"), dim=-1)
 
 
 def array(values: Tensor) -> Any:
@@ -81,10 +83,6 @@ def column(values: Any, name: str) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise WrongTypeError(f"{name} is {str(values)[:60]!r}, which is no tensor of numbers: pass one.") from error
     check_tensor(name, flat)
-    if flat.dim() == 2 and flat.shape[1] == 1:
-        flat = flat.squeeze(1)
-    if flat.dim() != 1:
-        raise ValueError(
-            f"{name} has shape {tuple(flat.shape)}, but must be (n,) or (n, 1): one number a point. Pass one column."
-        )
-    return flat.detach().to("cpu")
+    if flat.dim() not in (1, 2) or flat.shape[1:].numel() != 1:
+        raise ValueError(f"{name} has shape {tuple(flat.shape)}, but must be (n,) or (n, 1): pass one column.")
+    return flat.detach().to("cpu").flatten()

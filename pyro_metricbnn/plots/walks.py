@@ -20,7 +20,7 @@ from ..runtime.arguments import check_count, check_type
 from ..runtime.randomness import own_numbers
 from ..walk.trajectories import Trajectories, walk_of
 from . import style
-from .style import array, axes_for, draw_field, legend_below, window
+from .style import array, axes_for, draw_field, grid_of, legend_below, window
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,19 +35,14 @@ MAX_NUMBERS = 2_000_000  # of thetas at once
 class Plane:
     """Two directions through a point.
 
-    Args:
-        origin: (D,).
-        axes: (2, D), orthonormal.
-        shares: (2,), the part of the points' variance along each.
-
     Example:
         >>> Plane.of_walks(walk).project(walk.theta_star)
         tensor([0., 0.])
     """
 
-    origin: Tensor
-    axes: Tensor
-    shares: Tensor
+    origin: Tensor  # (D,)
+    axes: Tensor  # (2, D), orthonormal
+    shares: Tensor  # (2,), the part of the points' variance along each
 
     @classmethod
     def of_walks(cls, trajectories: Trajectories) -> Plane:
@@ -65,10 +60,7 @@ class Plane:
 
     @classmethod
     def of_segments(cls, latent_map: LatentMap) -> Plane:
-        """Of a latent space, through z_MAP.
-
-        Where all segments are orthogonal every plane is as good as another; this one shows them all, as a fan.
-        """
+        """Of a latent space, through z_MAP; where all segments are orthogonal they are all seen, as a fan."""
         ends = latent_map.ends.detach().double()  # (N, k)
         if ends.shape[1] < 2:
             raise ValueError("a latent space of one dimension has no plane to draw its segments in.")
@@ -92,11 +84,10 @@ class Plane:
 
     def energies(self, potential: BatchedPotential, first: Tensor, second: Tensor) -> Tensor:
         """U on the grid of coordinates first (A,) and second (B,): (B, A), a few points at once."""
-        rows, columns = torch.meshgrid(second, first, indexing="ij")
-        coordinates = torch.stack([columns, rows], dim=-1).flatten(0, 1)
+        grid = grid_of((first, second))
         at_once = max(1, min(256, MAX_NUMBERS // len(self.origin)))
-        parts = [potential.value(self.lift(part)) for part in coordinates.split(at_once)]
-        return torch.cat(parts).detach().reshape(rows.shape)
+        parts = [potential.value(self.lift(part)) for part in grid.flatten(0, 1).split(at_once)]
+        return torch.cat(parts).detach().reshape(grid.shape[:2])
 
 
 def plot_walks(
@@ -123,11 +114,10 @@ def plot_walks(
     """
     trajectories = walk_of(walks)
     check_count("grid_size", grid_size, "a grid has two points a side or more.", least=2)
-    check_type("potential", potential, (BatchedPotential, type(None)), "a BatchedPotential, or None")
-    if potential is not None and potential.dim != trajectories.sites.dim:
-        raise ValueError(
-            f"the potential has {potential.dim} coordinates, the walks {trajectories.sites.dim}: it is another model's."
-        )
+    check_type("potential", potential, BatchedPotential, "a BatchedPotential, or None", or_none=True)
+    dim = trajectories.sites.dim
+    if potential is not None and potential.dim != dim:
+        raise ValueError(f"the potential has {potential.dim} coordinates, the walks {dim}: it is another model's.")
     plane, ax = Plane.of_walks(trajectories), axes_for(ax, 5.8, 4.6)
     from matplotlib.patheffects import withStroke
 
@@ -144,8 +134,7 @@ def plot_walks(
     ax.plot(*array(points[:, -1]).T, "o", color=style.ORANGE, mec="black", mew=0.5, ms=5, label="their ends")
     ax.plot(*points[0, 0].tolist(), "*", color=style.VERMILLION, mec="white", mew=0.8, ms=15, label="MAP")
     ax.set(**{f"{side}label": f"component {i + 1} ({plane.shares[i]:.0%})" for i, side in enumerate("xy")})
-    legend_below(ax, wanted=legend)
-    return ax
+    return legend_below(ax, wanted=legend)
 
 
 def _draw_energy(ax: Axes, plane: Plane, potential: BatchedPotential, points: Tensor, grid_size: int) -> None:
@@ -175,18 +164,16 @@ def plot_energy(walks: Trajectories | Run, *, legend: bool = True, ax: Axes | No
     positions, energies = array(trajectories.positions), array(trajectories.energies)
     good = array(torch.nn.functional.pad(trajectories.is_good, (1, 0), value=True))  # with the MAP: (N, T + 1)
     looks = {"color": style.BLUE, "lw": 0.9, "alpha": 0.5}
-    for i, (energy, is_good) in enumerate(zip(energies, good, strict=True)):
-        ax.plot(positions[is_good], energy[is_good], **looks, label=None if i else "walks")
+    for i, is_good in enumerate(good):
+        ax.plot(positions[is_good], energies[i, is_good], **looks, label=None if i else "walks")
     star, higher = float(energies[0, 0]), trajectories.sites.dim / 2
     ax.axhline(star, color=style.VERMILLION, ls="--", lw=1.4, label="MAP")
     ax.axhline(star + higher, color=style.GREEN, ls=":", lw=1.8, label="MAP + D/2, a Gaussian's mean")
-    stopped = (~good).any(1).nonzero()[0].tolist()
-    if stopped:
+    if stopped := (~good).any(1).nonzero()[0].tolist():
         last = [int(good[i].sum()) - 1 for i in stopped]
         ax.plot(positions[last], energies[stopped, last], "X", color=style.BLACK, ms=8, label="froze here")
     ax.set(xlabel="position among the recorded points", ylabel="potential energy U")
-    legend_below(ax, wanted=legend)
-    return ax
+    return legend_below(ax, wanted=legend)
 
 
 def plot_segments(
@@ -208,7 +195,7 @@ def plot_segments(
     """
     fitted = getattr(latent_map, "latent_map", latent_map)
     check_type("latent_map", fitted, LatentMap, "a fitted LatentMap, or a MetricBNN that has run")
-    check_type("trajectories", trajectories, (Trajectories, type(None)), "the Trajectories of a walk, or None")
+    check_type("trajectories", trajectories, Trajectories, "the Trajectories of a walk, or None", or_none=True)
     if not fitted.is_fitted:
         raise ValueError("the latent map has not been fitted: call fit(trajectories) first.")
     if trajectories is None and fitted is not latent_map:
@@ -224,8 +211,7 @@ def plot_segments(
         ax.plot(*points.T, ".", color=style.BLACK, ms=4, label="encoded walk")
     ax.plot(0, 0, "*", color=style.VERMILLION, mec="white", mew=0.8, ms=15, label="MAP")
     ax.set(xlabel="latent direction 1", ylabel="latent direction 2", aspect="equal", adjustable="datalim")
-    legend_below(ax, wanted=legend)
-    return ax
+    return legend_below(ax, wanted=legend)
 
 
 def _encoded(latent_map: LatentMap, trajectories: Trajectories) -> Tensor:
@@ -251,10 +237,8 @@ def plot_losses(latent_map: AutoencoderMap | Run, *, legend: bool = True, ax: Ax
     """
     fitted = getattr(latent_map, "latent_map", latent_map)
     if not isinstance(fitted, AutoencoderMap) or not fitted.losses:
-        raise ValueError(
-            f"{type(fitted).__name__} has no losses to draw: KernelMap is not trained, and an AutoencoderMap has them "
-            "after fit(trajectories)."
-        )
+        why = "KernelMap is not trained, and an AutoencoderMap has them after fit(trajectories)"
+        raise ValueError(f"{type(fitted).__name__} has no losses to draw: {why}.")
     ax, losses, bends = axes_for(ax), fitted.losses, fitted.bends
     epochs = range(1, len(losses) + 1)
     names = {"plus": "neighbours", "reconstruction": "reconstruction", "segment": "segments"}
@@ -269,5 +253,4 @@ def plot_losses(latent_map: AutoencoderMap | Run, *, legend: bool = True, ax: Ax
     right.set_ylabel("others apart", color=style.PURPLE)
     ax.plot([], [], color=style.PURPLE, label="others apart (right)")
     ax.set(xlabel="epoch", ylabel="loss; bend as a part of the chord", yscale="log")
-    legend_below(ax, columns=3, wanted=legend)
-    return ax
+    return legend_below(ax, columns=3, wanted=legend)

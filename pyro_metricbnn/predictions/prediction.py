@@ -3,8 +3,6 @@
 In: a Pyro model, samples by site (S, ...) and new inputs.  Out: `Prediction`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,17 +27,11 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What a posterior predicts at n inputs.
+    """What a posterior predicts at n inputs."""
 
-    Args:
-        f: The network's output for each draw: (S, n, ...).
-        likelihood: What the output means.
-        parameters: The likelihood's own latent parameters by draw: (S, ...).
-    """
-
-    f: Tensor
-    likelihood: Likelihood
-    parameters: Mapping[str, Tensor]
+    f: Tensor  # the network's output for each draw: (S, n, ...)
+    likelihood: Likelihood  # what the output means
+    parameters: Mapping[str, Tensor]  # the likelihood's own latent ones by draw: (S, ...)
 
     def __repr__(self) -> str:
         said = repr(self.likelihood) if len(repr(self.likelihood)) <= 60 else f"{type(self.likelihood).__name__}(...)"
@@ -118,7 +110,7 @@ class Prediction:
 
     def sample(self) -> Tensor:
         """One new observation a draw: (S, n, ...)."""
-        return self._each(lambda f, **parameters: self.likelihood.distribution(f, **parameters).sample())
+        return self._each(lambda f, **own: self.likelihood.distribution(f, **own).sample())
 
     def points(self, num_points: int = 2000) -> Tensor:
         """At least so many equally likely observations (P, n, ...), as many of each draw.
@@ -130,8 +122,7 @@ class Prediction:
         if not self.likelihood.has_normal_noise:
             return torch.cat([self.sample().to(self.f.dtype) for _ in range(each)])
         mean, variance = self._moments
-        # Draw s has the levels (k + shift_s) / K; shifts by the golden ratio, so that all draws' levels together are
-        # evenly spread too: with the same levels for each, many draws that agree would have K points between them.
+        # Draw s has the levels (k + shift_s) / K; shifts by the golden ratio spread those of all draws together evenly.
         shift = (torch.arange(self.num_samples, device=mean.device, dtype=torch.float64) + 0.5) * GOLDEN % 1
         levels = (torch.arange(each, device=mean.device)[:, None] + shift) / each  # (K, S)
         normal = torch.special.ndtri(levels).to(mean).reshape(each, -1, *[1] * (mean.dim() - 1))
@@ -142,7 +133,7 @@ class Prediction:
         y = self.likelihood.targets(self.f[0], y)
         first = {name: value[0] for name, value in self.parameters.items()}
         check_observed("y", self.likelihood.distribution(self.f[0], **first), y)
-        each = self._each(lambda f, **parameters: self.likelihood.distribution(f, **parameters).log_prob(y))
+        each = self._each(lambda f, **own: self.likelihood.distribution(f, **own).log_prob(y))
         return each.logsumexp(0) - math.log(self.num_samples)
 
 
@@ -166,13 +157,11 @@ def predict(
         torch.Size([20, 1])
     """
     check_network("predict", model, "use pyro.infer.Predictive")
-    if chunk_size is not None:
-        check_count("chunk_size", chunk_size, "it counts rows of x.")
+    check_count("chunk_size", chunk_size, "it counts rows of x.", or_none=True)
     with in_turn():  # while another thread predicts, the module has that one's weights
         weights = _weights(model, samples)
     inputs = x if isinstance(x, tuple) else (x,)
-    _check_inputs(inputs, next(iter(weights.values())).device)
-    num_rows = next((len(value) for value in inputs if torch.is_tensor(value) and value.dim()), 1)
+    num_rows = _num_rows(inputs, next(iter(weights.values())).device)
     run = partial(_outputs, model.net, weights, inputs, num_rows)
     f = with_less_at_once(run, min(chunk_size or num_rows, num_rows), "rows of x", "predict")
     wrong = sum(int((~value.isfinite()).sum()) for value in inputs if torch.is_tensor(value))
@@ -199,23 +188,24 @@ def _weights(model: BayesianNetwork, samples: Mapping[str, Tensor]) -> dict[str,
         check_device(f"the samples of {name!r}", value, own.device, "the network is")
         num_draws = num_draws or len(value) if value.dim() else 0
         if not num_draws or value.shape != (num_draws, *own.shape):
-            raise ValueError(
-                f"the samples of {name!r} have shape {tuple(value.shape)}, but must be ({num_draws or 'draws'}, "
-                f"{', '.join(map(str, own.shape))}), at least one draw, as many of each site. Pass what draw gives."
-            )
+            wanted = ", ".join(map(str, [num_draws or "draws", *own.shape]))
+            said = f"the samples of {name!r} have shape {tuple(value.shape)}, but must be ({wanted})"
+            raise ValueError(f"{said}, at least one draw, as many of each site. Pass what draw gives.")
         if wrong := int((~value.isfinite()).sum()):
             raise ValueError(f"the samples of {name!r} have {wrong} entries that are not finite: leave the draws out.")
         weights[name] = value.to(own.dtype)
     return weights
 
 
-def _check_inputs(inputs: tuple[Any, ...], device: torch.device) -> None:
+def _num_rows(inputs: tuple[Any, ...], device: torch.device) -> int:
+    """n, of inputs that a network can take."""
     for value in inputs:
-        is_tensor = torch.is_tensor(value)
-        if is_tensor or value is None or isinstance(value, (str, int, float)) or type(value).__module__ == "numpy":
+        if isinstance(value, (Tensor, str, int, float, type(None))) or type(value).__module__ == "numpy":
             check_device("x", value, device, "the network is")
-        if is_tensor and value.dim() and not len(value):
-            raise ValueError(f"x has shape {tuple(value.shape)}: there is no row to predict at. Pass at least one.")
+    rows = [value for value in inputs if torch.is_tensor(value) and value.dim()]
+    if empty := [tuple(value.shape) for value in rows if not len(value)]:
+        raise ValueError(f"x has shape {empty[0]}: there is no row to predict at. Pass at least one.")
+    return len(rows[0]) if rows else 1
 
 
 def _outputs(net: torch.nn.Module, weights: dict[str, Tensor], inputs: tuple, num_rows: int, size: int) -> Tensor:
@@ -230,6 +220,6 @@ def _outputs(net: torch.nn.Module, weights: dict[str, Tensor], inputs: tuple, nu
     except (TypeError, RuntimeError, AttributeError) as error:
         if is_out_of_memory(error):
             raise
-        what, advice = "the network does not run on x", "Pass inputs such as it was trained on."
-        raise does_not_run(what, inputs, {}, error, advice) from error
+        advice = "Pass inputs such as it was trained on."
+        raise does_not_run("the network does not run on x", inputs, {}, error, advice) from error
     return torch.cat(outputs, dim=1)
