@@ -3,8 +3,6 @@
 In: a model, posteriors of any kind and data.  Out: `Comparison`.
 """
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +16,7 @@ from torch import Tensor
 from ..files.storage import FilePath, write_whole
 from ..model.network import BayesianNetwork
 from ..model.structure import Model
-from ..runtime.arguments import check_count, check_mapping, check_model, check_number
+from ..runtime.arguments import check_count, check_number, check_type
 from .contenders import Task, draw_all, named, set_task
 from .evidence import gather
 from .pictures import Section, draw_sections
@@ -48,7 +46,7 @@ class Comparison:
         return f"Posteriors of {self.facts['model']}"
 
     @property
-    def table(self) -> DataFrame:
+    def table(self) -> "DataFrame":
         """A row for each posterior, a column for each figure; NaN where a posterior has none."""
         import pandas
 
@@ -65,9 +63,7 @@ class Comparison:
         return fragment(self)
 
     def save_report(self, path: FilePath) -> None:
-        """Write the report as one HTML file, which opens without a network.
-
-        A file that is there is replaced when the new one is whole.
+        """Write the report as one HTML file; one that is there is replaced when the new one is whole.
 
         Example:
             >>> compare(model, {"walk": walk}, x, y, pictures=False).save_report(folder / "report.html")
@@ -106,8 +102,7 @@ def compare(
         model: The Pyro model.
         posteriors: By name, or in a list: a `MetricBNN` or Pyro's `MCMC` after `run`, a guide, Trajectories, samples.
         *args: The model's arguments, observations included; by default those of the first run among the posteriors.
-        x_test: New inputs of a network to judge predictions at; without them it is judged on its data.
-        y_test: What was observed there.
+        x_test, y_test: New data of a network to judge predictions by; without them it is judged on its data.
         reference: The name of the posterior to compare the others with, such as a long run of NUTS.
         num_samples: Draws of each posterior; of one that has more, so many evenly taken, of one that has fewer, all.
         seconds: What each posterior took, by name, for the table.
@@ -121,7 +116,6 @@ def compare(
         >>> result.table[["train_nll", "elpd_loo", "wasserstein"]].shape
         (2, 3)
     """
-    check_model(model)
     check_count("num_samples", num_samples, "a posterior has a spread. Take 1000.", least=2)
     sources = named(posteriors, model)
     _check_report(sources, reference, seconds, pictures)
@@ -143,8 +137,7 @@ def _check_report(names: Collection[str], reference: str | None, seconds: Any, p
     has = f"is none of the posteriors: they are {', '.join(map(repr, names))}. Name one of them."
     if reference is not None and reference not in names:
         raise ValueError(f"the reference {reference!r} {has}")
-    if seconds is not None:
-        check_mapping("seconds", seconds, "what each posterior took")
+    check_type("seconds", seconds, Mapping, "a dict of what each posterior took by name", or_none=True)
     for name, value in (seconds or {}).items():
         if name not in names:
             raise ValueError(f"seconds has {name!r}, which {has}")

@@ -3,8 +3,6 @@
 In: a model, its data, test data, and several posteriors of any kind.  Out: a `Task`, and a `Contender` for each.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from ..model.structure import Layout, Model, find_layout
 from ..predictions.pointwise import Draws
 from ..predictions.prediction import Prediction, predict
 from ..predictions.sources import Source, source_of
-from ..runtime.arguments import WrongTypeError, check_count
+from ..runtime.arguments import WrongTypeError, check_count, check_model
 from ..runtime.randomness import own_numbers
 from ..walk.trajectories import Arguments
 
@@ -58,8 +56,15 @@ def set_task(
     model: Model, posteriors: Mapping[str, Source], arguments: Arguments, test: tuple[Any, Any], chunk_size: int | None
 ) -> Task:
     """The data, by default those of the first run that has them, and the test data; refused if the model cannot run."""
-    (args, kwargs), has_test = arguments, test[0] is not None
-    _check_test(model, *test)
+    (args, kwargs), (_, y_test), has_test = arguments, test, test[0] is not None
+    if has_test != (y_test is not None):
+        missing = "y_test" if has_test else "x_test"
+        raise ValueError(f"{missing} is missing: predictions at x_test are judged by y_test. Pass both, or neither.")
+    if has_test and not isinstance(model, BayesianNetwork):
+        raise ValueError(
+            "x_test is for networks made models by bayesianize: which argument of another model it replaces is not "
+            "known. Leave it out; the table has leave-one-out scores."
+        )
     check_count("chunk_size", chunk_size, "it counts rows of x.", or_none=True)
     if not args and not kwargs:
         known = (source.arguments for source in posteriors.values())
@@ -77,17 +82,6 @@ def set_task(
     return Task(model, (args, kwargs), layout, x, x_judged, y_judged, has_test=has_test, chunk_size=chunk_size)
 
 
-def _check_test(model: Model, x_test: Any, y_test: Any) -> None:
-    if (x_test is None) != (y_test is None):
-        missing = "x_test" if x_test is None else "y_test"
-        raise ValueError(f"{missing} is missing: predictions at x_test are judged by y_test. Pass both, or neither.")
-    if x_test is not None and not isinstance(model, BayesianNetwork):
-        raise ValueError(
-            "x_test is for networks made models by bayesianize: which argument of another model it replaces is not "
-            "known. Leave it out; the table has leave-one-out scores."
-        )
-
-
 def _device_of(model: Model) -> torch.device:
     """Where a network is; the CPU for a function."""
     parameters = model.parameters() if isinstance(model, torch.nn.Module) else iter(())
@@ -96,6 +90,7 @@ def _device_of(model: Model) -> torch.device:
 
 def named(posteriors: Mapping[str, Any] | Sequence[Any], model: Model) -> dict[str, Source]:
     """Posteriors by name; those of a list are named after what they are, and numbered where that is the same."""
+    check_model(model)
     if not isinstance(posteriors, (Mapping, list, tuple)):
         raise WrongTypeError(
             f"posteriors must be a dict of them by name, or a list, got {type(posteriors).__name__}: pass for example "

@@ -3,8 +3,6 @@
 In: a `Task` and a `Contender`.  Out: its `Evidence`, from which the table and the pictures are made.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ In: a `Task` and the `Evidence` about each posterior.  Out: `Section`s of pictur
 can put them where it has room. No style is changed, and no figure is known to pyplot.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +32,7 @@ MARGIN = 0.3  # of the inputs' range that is shown beyond them
 MAX_COORDINATES = 12  # whose marginals are drawn
 MAX_WORK = 2e10  # numbers multiplied for the energy behind the walks: some seconds
 DASHES = ("-", "--", "-.", ":")
+Draw = Callable[[Evidence, "Axes"], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +59,14 @@ def draw_sections(task: Task, evidence: Sequence[Evidence]) -> tuple[Section, ..
     return tuple(section for part in parts if (section := part(task, evidence)) is not None)
 
 
-def _panel(width: float = 5.0, height: float = 4.0) -> Axes:
+def _panel(width: float = 5.0, height: float = 4.0) -> "Axes":
     """Axes of a figure that pyplot does not know."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained").add_subplot()
 
 
-def _picture(ax: Axes, caption: str, alt: str) -> Picture:
+def _picture(ax: "Axes", caption: str, alt: str) -> Picture:
     """The figure as a PNG, whatever backend is in use."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -77,9 +76,7 @@ def _picture(ax: Axes, caption: str, alt: str) -> Picture:
     return Picture(png=file.getvalue(), caption=caption, alt=alt)
 
 
-def _panels(
-    title: str, text: str, alt: str, evidence: Sequence[Evidence], draw: Callable[[Evidence, Axes], None], columns: int
-) -> Section:
+def _panels(title: str, text: str, alt: str, evidence: Sequence[Evidence], draw: Draw, columns: int) -> Section:
     """One panel for each posterior, all of the same size and with the same limits."""
     axes = {one.contender.name: _panel() for one in evidence}
     for one, ax in zip(evidence, axes.values(), strict=True):
@@ -112,13 +109,10 @@ def _bands(task: Task, evidence: Sequence[Evidence]) -> Section | None:
     grid = torch.linspace(low - reach, high + reach, GRID, device="cpu").to(task.x)[:, None]
     data = (task.x, task.layout.values["obs"])
 
-    def draw(one: Evidence, ax: Axes) -> None:
+    def draw(one: Evidence, ax: "Axes") -> None:
         plot_band(task.predict(one.contender.draws, grid), grid, data, legend=False, ax=ax)
 
-    text = (
-        "The function and new observations along the input, within the data and beyond them. Where there are no data "
-        "the dark band should open."
-    )
+    text = "The function and new observations along the input. Where there are no data the dark band should open."
     return _panels("Predictions", text, "Predictive bands along x", evidence, draw, 2)
 
 
@@ -130,7 +124,7 @@ def _decisions(task: Task, evidence: Sequence[Evidence]) -> Section | None:
     if y.numel() != len(y):
         return None
 
-    def draw(one: Evidence, ax: Axes) -> None:
+    def draw(one: Evidence, ax: "Axes") -> None:
         predict = partial(task.predict, one.contender.draws)
         plot_decision(predict, task.x, y.reshape(-1), margin=MARGIN, grid_size=80, legend=False, ax=ax)
 
@@ -148,7 +142,7 @@ def _reliability(task: Task, evidence: Sequence[Evidence]) -> Section | None:
     if y is None or not task.is_classifier:
         return None
 
-    def draw(one: Evidence, ax: Axes) -> None:
+    def draw(one: Evidence, ax: "Axes") -> None:
         if one.prediction is not None:  # in as many bins as the table's figure
             plot_reliability(one.prediction.class_probs, y.reshape(-1), num_bins=15, legend=False, ax=ax)
 
@@ -199,7 +193,7 @@ def _marginals(task: Task, evidence: Sequence[Evidence]) -> Section | None:
     return Section(title="Marginals", text=text, pictures=tuple(pictures))
 
 
-def _draw_intervals(ax: Axes, draws: Tensor, row: int) -> None:
+def _draw_intervals(ax: "Axes", draws: Tensor, row: int) -> None:
     """(S,) as a point and two lines."""
     colour = CLASSES[row % 8]
     for low, high, width in ((0.05, 0.95, 1.8), (0.25, 0.75, 5.5)):
@@ -223,7 +217,7 @@ def _walks(task: Task, evidence: Sequence[Evidence]) -> Section | None:
     pictures = []
     numbers = max(1, sum(value.numel() for value in task.layout.values.values()))
 
-    def add(plot: Callable[..., Axes], what: Any, caption: str, alt: str) -> None:
+    def add(plot: Callable[..., "Axes"], what: Any, caption: str, alt: str) -> None:
         ax = plot(what, legend=False, ax=_panel())
         legend_below(ax, 3)
         pictures.append(_picture(ax, caption, alt))

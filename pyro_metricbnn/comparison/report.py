@@ -3,8 +3,6 @@
 In: a `Comparison`.  Out: HTML, in which every text of the user's is escaped.
 """
 
-from __future__ import annotations
-
 import base64
 import itertools
 from collections.abc import Sequence
@@ -31,7 +29,7 @@ def page(title: str, body: str) -> str:
     return Template(_file("report.html")).substitute(title=escape(title), body=body)
 
 
-def fragment(result: Comparison) -> str:
+def fragment(result: "Comparison") -> str:
     """The report without the document around it, for a page or a notebook."""
     said = [(name, text) for name, texts in result.warnings.items() for text in texts]
     warnings = [f"<li><strong>{escape(name)}</strong>: {escape(text)}</li>" for name, text in said]

@@ -3,8 +3,6 @@
 In: the `Evidence` about each posterior.  Out: `Score`s, a column with a figure for each.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,10 +1,7 @@
 """Draws of a Pyro model -> ArviZ, of either generation.
 
-In: whatever has draws, the model and its data.  Out: `InferenceData` of ArviZ 0.x or the `DataTree` of 1.x, with the
-same groups, variables, dims and coords whatever the draws come from.
+In: whatever has draws, the model and its data.  Out: `InferenceData` of ArviZ 0.x or the `DataTree` of 1.x.
 """
-
-from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,8 +71,7 @@ def to_arviz(
         source: A `MetricBNN` or `MCMC` after `run`, a guide, `Trajectories`, or samples ([chains,] draws, ...) by site.
         model: The Pyro model.
         *args: The model's arguments, observations included; by default those of the run.
-        num_samples: Draws from a guide, 1000 by default; of a `MetricBNN`, from its latent posterior instead of its
-            walk's own points.
+        num_samples: Draws from a guide, 1000 by default, or from a `MetricBNN`'s latent posterior, not its walk.
         log_likelihood: Whether to have that group.
         posterior_predictive: Whether to have that group; it draws from the global generator.
         prior: How many draws to put into `prior` and `prior_predictive`.

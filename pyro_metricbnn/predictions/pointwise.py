@@ -3,8 +3,6 @@
 In: a model, its arguments and draws by site (S, ...).  Out: tensors by site (S, ...), for all draws at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ In: a MetricBNN, Pyro's MCMC, a guide, Trajectories or samples.  Out: its `Sourc
 To add a kind of posterior, write a subclass of `Source` under `@source_of.register(ItsClass)`, in any file.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
