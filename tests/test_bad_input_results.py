@@ -71,7 +71,7 @@ TABLE = [
     ),
     refuses_type("posterior: a list", lambda: metric().posterior.log_prob([0.0, 0.0]), "the value must be a tensor"),  # type: ignore[arg-type]
     refuses("posterior: shape", lambda: metric().posterior.log_prob(torch.zeros(9)), r"must end in \(2,\)"),
-    refuses_type("posterior: samples", lambda: TrajectoryPosterior(draws()), "must be the Trajectories"),  # type: ignore[arg-type]
+    refuses_type("posterior: samples", lambda: TrajectoryPosterior(draws()), "must be the Trajectories"),
     refuses_type(
         "guide: posterior", lambda: AutoMetric(network(), walk(), walk().sites, (X, Y), {}), "posterior must be"
     ),

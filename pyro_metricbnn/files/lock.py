@@ -19,8 +19,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-HELD = (errno.EACCES, errno.EAGAIN)
-
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
@@ -51,15 +49,13 @@ def _opened(lock: Path, path: Path) -> IO[bytes] | None:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
-            if error.errno not in HELD:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
                 return None
             holder = "unknown"
             with suppress(OSError, UnicodeDecodeError):
                 holder = lock.read_text()[:80] or holder
-            raise ValueError(
-                f"{path} is the checkpoint of a walk that goes on in another process ({holder}): two would overwrite "
-                "each other's state. Wait until it is over, stop it, or take another path."
-            ) from error
+            taken = f"{path} is the checkpoint of a walk that goes on in another process ({holder})"
+            raise ValueError(f"{taken}: two would overwrite each other. Wait, or take another path.") from error
         with suppress(FileNotFoundError):  # whoever had it last has just taken it away
             if os.fstat(file.fileno()).st_ino == lock.stat().st_ino:
                 break

@@ -6,7 +6,6 @@ metadata, and from it the tree again, checked.
 
 import errno
 import glob
-import itertools
 import json
 import os
 import time
@@ -72,28 +71,26 @@ class Content:
         value = self.values.get(name)
         found = f"a {value.dtype} tensor of shape {tuple(value.shape)}" if torch.is_tensor(value) else repr(value)[:80]
         said = f"is {found}" if name in self else "is missing"
+        sense = f"{self.within}{name} {said}, but should be {wanted}"
         return ValueError(
-            f"{self.path} makes no sense: {self.within}{name} {said}, but should be {wanted}. "
-            "The file was changed, or not written by this library: write it again."
+            f"{self.path} makes no sense: {sense}. It was changed, or is of another program: write it again."
         )
 
 
 def write(path: FilePath, kind: str, content: Mapping[str, Any]) -> None:
     """Write a file of this kind, or leave the one that is there as it is.
 
-    Raises:
-        ValueError: The content has an object that a file without code cannot hold.
-        OSError: The disk is full, the folder missing, ...
+    Raises ValueError of content that a file without code cannot hold, and OSError where the disk fails.
     """
     tree = Tree(content)
     tensors = dict(sorted(tree.tensors.items(), key=lambda named: -named[1].element_size()))  # so they are aligned
     text = json.dumps({"version": VERSION, "kind": kind, "content": tree.values})
     sums = {"": zlib.crc32(text.encode()), **{name: _check_sum(tensor) for name, tensor in tensors.items()}}
     header: dict[str, Any] = {"__metadata__": {FORMAT: text, "crc32": json.dumps(sums)}}
-    ends = itertools.accumulate(tensor.nbytes for tensor in tensors.values())
-    for (name, tensor), end in zip(tensors.items(), ends, strict=True):
-        place = [end - tensor.nbytes, end]
-        header[name] = {"dtype": CODES[tensor.dtype], "shape": tensor.shape, "data_offsets": place}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.nbytes
+        header[name] = {"dtype": CODES[tensor.dtype], "shape": tensor.shape, "data_offsets": [start, end]}
     head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)
     if len(head) > MAX_HEADER:
@@ -167,9 +164,7 @@ class _Refusal(ValueError):
 def read(path: FilePath, kind: str, device: torch.device | str | None = None) -> Content:
     """The content of a file of this kind, its tensors on `device` (None: where they were), in memory of their own.
 
-    Raises:
-        FileNotFoundError: There is no file.
-        ValueError: It is truncated, damaged, foreign, of another kind or of another version.
+    Raises FileNotFoundError, and ValueError of a file that is damaged, foreign, or of another kind or version.
     """
     source = _no_folder(path)
     if not source.exists():
@@ -199,10 +194,8 @@ def _values(source: Path, kind: str, device: torch.device | str | None) -> Any:
             raise ValueError("the check sum of its values is wrong")
         document = json.loads(metadata[FORMAT])
         if document["version"] > VERSION:
-            raise _Refusal(
-                f"{source} has format {document['version']}, and this version of {FORMAT} reads up to {VERSION}: "
-                f"a newer one wrote it. Upgrade with pip install --upgrade {FORMAT}."
-            )
+            newer = f"has format {document['version']}, and this version of {FORMAT} reads up to {VERSION}"
+            raise _Refusal(f"{source} {newer}. Upgrade with pip install --upgrade {FORMAT}.")
         if document["kind"] != kind:
             raise _Refusal(f"{source} is no {kind}, but {KINDS.get(document['kind'], repr(document['kind'])[:80])}.")
         tensors: dict[str, Tensor] = {}

@@ -31,13 +31,11 @@ class Tree:
         dense = torch.is_tensor(value) and value.layout == torch.strided
         if dense and not (value.is_quantized or value.is_nested or value.is_meta):
             return {"tensor": self._named(value.detach().as_subclass(Tensor), where)}
+        if isinstance(value, (bool, int, float, str)):
+            bare = next(base(value) for base in (bool, int, float, str) if isinstance(value, base))
+            return {"float": str(bare)} if isinstance(bare, float) and not math.isfinite(bare) else bare
         if value is None:
             return None
-        if isinstance(value, float) and not math.isfinite(value):
-            return {"float": str(float(value))}
-        for plain in (bool, int, float, str):
-            if isinstance(value, plain):
-                return plain(value)
         if type(value) is torch.dtype:
             return {"dtype": str(value)}
         if type(value) in (list, tuple, torch.Size):

@@ -63,8 +63,7 @@ class AutoMetric(AutoContinuous):
     def __getstate__(self) -> Any:
         kept = {name: getattr(self, name) for name in ("_model", "master")}
         state = super().__getstate__()  # drops them from the live guide too
-        for name, value in kept.items():
-            setattr(self, name, value)
+        self.__dict__.update(kept)
         return state
 
     def get_posterior(self, *args: Any, **kwargs: Any) -> TorchDistribution:

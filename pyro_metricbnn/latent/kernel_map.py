@@ -36,11 +36,9 @@ class KernelMap(LatentMap):
 
     The losses want consecutive points 1/T apart and all others far apart: straight segments in orthogonal directions
     q_i. The kernel is a sum over the directions and gives theta_star at z_MAP; so the terms between walks vanish, and
-    what is left is one T x T solve for all of them:
+    what is left is one T x T solve, its length scale that of the smallest leave-one-out error:
 
         theta(z) = theta_star + sum over i, t of w_t(z.q_i) (theta_(i,t) - theta_star).
-
-    The length scale has the smallest leave-one-out error, in closed form.
 
     Args:
         latent_dim: k; None for as many as there are walks. Fewer are refused: the walks could not be orthogonal.
@@ -53,15 +51,12 @@ class KernelMap(LatentMap):
 
     def __init__(self, latent_dim: int | None = None) -> None:
         check_count("latent_dim", latent_dim, "it counts directions; None takes one for each walk.", or_none=True)
-        self.latent_dim = latent_dim
-        self.length_scale = float("nan")
+        self.latent_dim, self.length_scale = latent_dim, math.nan
 
     def check(self, num_walks: int) -> None:
         if self.latent_dim is not None and self.latent_dim < num_walks:
-            raise ValueError(
-                f"latent_dim = {self.latent_dim} is less than the {num_walks} walks: KernelMap needs a direction for "
-                "each. Pass latent_dim=None, or use AutoencoderMap, which takes any."
-            )
+            few = f"latent_dim = {self.latent_dim} is less than the {num_walks} walks, and each needs a direction"
+            raise ValueError(f"{few}: pass latent_dim=None, or use AutoencoderMap, which takes any.")
 
     def fit(self, trajectories: Trajectories, *, progress: bool = True) -> Self:
         self._thetas = usable(trajectories)  # (N, T + 1, D), not copied: it may be most of the memory

@@ -21,6 +21,7 @@ from ..runtime.threads import settle_after_fork
 from ..walk.trajectories import Trajectories
 from .latent_map import LatentMap, usable
 
+Refinement = Callable[[Tensor], Tensor]
 NUM_PIECES = 200  # of a segment, for the density
 TUBE = 5e-4  # of a coordinate's spread: predictions do not notice; of a tube twice as wide they begin to
 
@@ -135,10 +136,7 @@ class MetricPosterior(TubePosterior):
     """
 
     def __init__(
-        self,
-        latent_map: LatentMap,
-        tube_scale: float | Tensor | None = None,
-        refine: Callable[[Tensor], Tensor] | None = None,
+        self, latent_map: LatentMap, tube_scale: float | Tensor | None = None, refine: Refinement | None = None
     ) -> None:
         check_type("latent_map", latent_map, LatentMap, "a fitted LatentMap, as KernelMap().fit(trajectories) is")
         if not latent_map.is_fitted:

@@ -27,7 +27,7 @@ def saved_arguments(content: Content) -> Arguments:
     """The model's arguments in a file."""
     saved = content.value("arguments", tuple, type(None))
     if saved is None:
-        raise ValueError(f"{content.path} has no arguments, which show the model's structure: load(path, model, x, y).")
+        raise ValueError(f"{content.path} has no data to show the model's structure: pass it, load(path, model, x, y).")
     if [type(part) for part in saved] != [tuple, dict] or not all(type(name) is str for name in saved[1]):
         raise content.wrong("arguments", "a tuple of arguments and a dict of keyword arguments")
     return saved
@@ -39,14 +39,13 @@ def saved_trajectories(content: Content, sites: Sites) -> Trajectories:
     walk = Trajectories.restored(content.part("trajectories"), sites)
     precision, device = content.value("precision", torch.dtype), walk.energies.device
     if precision != sites.dtype or device != sites.device:
-        raise ValueError(
-            f"{content.path} is of a model in {precision}, with tensors on {device}; this one is in {sites.dtype} on "
-            f"{sites.device}. Give load the model in that precision, and device={str(sites.device)!r}."
-        )
+        saved = f"{content.path} is of a model in {precision}, with tensors on {device}"
+        here = f"this one is in {sites.dtype} on {sites.device}"
+        raise ValueError(f"{saved}; {here}. Give load the model in that precision, and device={str(sites.device)!r}.")
     params = content.part("map_params")
     for name, value in sites.unflatten(walk.theta_star.to(sites.dtype)).items():
-        saved = params.tensor(name, *value.shape, dtype=value.dtype)
-        if not torch.allclose(saved, value, rtol=1e-3, atol=1e-6, equal_nan=True):
+        in_file = params.tensor(name, *value.shape, dtype=value.dtype)
+        if not torch.allclose(in_file, value, rtol=1e-3, atol=1e-6, equal_nan=True):
             raise _of_another_model(content, f"site {name!r} has another support in this one")
     return walk
 
@@ -56,7 +55,7 @@ def _check_sites(content: Content, sites: Sites) -> None:
     for site, name in itertools.zip_longest(sites.sites, saved):
         if site is None or site.name != name:
             here = "no more sites" if site is None else f"site {site.name!r}"
-            raise _of_another_model(content, f"this one has {here} where the file has {name and repr(name)}")
+            raise _of_another_model(content, f"this one has {here} where the file has {name!r}")
         shape = tuple(saved[name].shape) if torch.is_tensor(saved[name]) else None
         if shape != tuple(site.shape):
             raise _of_another_model(content, f"site {name!r} has shape {tuple(site.shape)} here, in the file {shape}")
