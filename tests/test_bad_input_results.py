@@ -117,7 +117,7 @@ TABLE = [
     refuses_type("to_arviz: coords", lambda: metric().to_arviz(coords=[1]), "coords must be a dict"),
     refuses_type("health: number", lambda: health(anything), "run must be Trajectories or a MetricBNN that has run"),
     refuses("health: too early", lambda: health(MetricBNN(network())), "call run"),
-    refuses_type("function_mixing: model", lambda: function_mixing(mean_of, chains(), X), "for networks made models"),  # type: ignore[arg-type]
+    refuses_type("function_mixing: model", lambda: function_mixing(mean_of, chains(), X), "for networks made models"),
     refuses("function_mixing: no chains", lambda: function_mixing(network(), draws(), X), "group_by_chain=True"),
     refuses_type(
         "function_mixing: arrays",
