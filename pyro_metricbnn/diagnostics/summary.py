@@ -5,7 +5,6 @@ In: a model and Trajectories.  Out: lines on the standard output.
 
 import inspect
 
-import torch
 from pyro.infer.mcmc import util
 from torch import Tensor
 
@@ -45,9 +44,8 @@ def _by_function(model: BayesianNetwork, walk: Trajectories, samples: dict[str, 
     x = some_rows(inspect.signature(model.forward).bind(*args, **kwargs).arguments["x"])
     if walk.num_steps < MIN_DRAWS:
         return [f"function values: at least {MIN_DRAWS} points a walk are needed to compare them."]
-    ends = torch.tensor([(1 - prob) / 2, (1 + prob) / 2], dtype=torch.float64)
     f = predict(model, {name: value.flatten(0, 1) for name, value in samples.items()}, x).f.double()
-    low, high = f.quantile(ends.to(f.device), dim=0)
+    low, high = (f.quantile((1 + side * prob) / 2, dim=0) for side in (-1, 1))
     typical, widest = float((high - low).median()), float((high - low).max())
     within = f"within {typical:.3g} of each other at the typical input, within {widest:.3g} at the widest"
     return [f"{prob:.0%} of the functions lie {within}", str(function_mixing(model, samples, x))]

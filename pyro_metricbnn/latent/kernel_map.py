@@ -122,7 +122,7 @@ class KernelMap(LatentMap):
 
     def _gram(self, length_scale: float) -> Tensor:
         gram = _kernel(self._positions, self._positions, length_scale)
-        return gram + RIDGE * gram.diagonal().mean() * torch.eye(len(gram)).to(gram)
+        return gram + RIDGE * gram.diagonal().mean() * torch.eye(len(gram), device=gram.device, dtype=gram.dtype)
 
     def _choose(self) -> float:
         """The length scale of the smallest leave-one-out error, in spreads; [K^-1 R]_t / [K^-1]_tt is the one at t."""
