@@ -221,6 +221,8 @@ def potential_of(
         wrong = f"a DataLoader stands for all of the model's arguments, got {len(args) - 1} more: let it give them too."
     elif from_loader and batch_size is not None:
         wrong = "batch_size is the loader's to say: pass tensors, or a loader without it."
+    elif batch_size is not None and not any(torch.is_tensor(arg) for arg in args):
+        wrong = "batch_size needs tensors to take rows of: pass them before it, as x and y."
     if wrong:
         raise ValueError(wrong)
     if from_loader:

@@ -96,7 +96,8 @@ class Gaussian(Likelihood):
             scale = f.new_full((), float(scale))
         if torch.broadcast_shapes(f.shape, scale.shape) != f.shape:
             shapes = f"shape {tuple(scale.shape)}, which does not broadcast to the output's {tuple(f.shape)}"
-            raise ValueError(f"scale has {shapes}: pass a number, or one scale an output.")
+            why = "the likelihood would count the data several times"
+            raise ValueError(f"scale has {shapes}: {why}. Pass a number, or one scale an output.")
         return dist.Normal(f, scale.to(f)).to_event(f.dim() - 1)
 
 
