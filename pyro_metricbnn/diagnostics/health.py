@@ -104,10 +104,7 @@ class Health:
 
 
 def health(run: Run | Trajectories) -> Health:
-    """Look at a walk, and at the latent map that was fitted to it.
-
-    Args:
-        run: A `MetricBNN` that has run, or the Trajectories of a kernel.
+    """Look at the walk of a `MetricBNN` that has run and at its latent map, or at the Trajectories of a kernel.
 
     Example:
         >>> state = health(walk)

@@ -190,10 +190,8 @@ def _predicted(predictor: Any, x: Tensor, num_samples: int) -> Prediction:
     with own_numbers(x.device):
         prediction = predictor.predict(x, num_samples, chunk_size=CHUNK) if is_run else predictor(x)
     if not isinstance(prediction, Prediction):
-        raise ValueError(
-            f"the predictor gave {type(prediction).__name__}, not a Prediction: pass a run, or for example "
-            "lambda x: predict(model, samples, x)."
-        )
+        said = f"the predictor gave {type(prediction).__name__}, not a Prediction"
+        raise ValueError(f"{said}: pass a run, or for example lambda x: predict(model, samples, x).")
     return prediction
 
 
@@ -239,8 +237,7 @@ def _outcomes(probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor, str]:
         raise ValueError(f"probs has {len(probs)} rows, y {len(y)}: pass one class number for each row, and some rows.")
     if not bool(((probs >= 0) & (probs <= 1 + 1e-6)).all()):
         raise ValueError("probs must be from 0 to 1: pass probabilities (`prediction.probs`), not logits.")
-    num_classes = max(2, probs.shape[-1]) if probs.dim() > 1 else 2
-    labels = class_labels(y, num_classes)
+    labels = class_labels(y, max(2, probs.shape[-1]) if probs.dim() > 1 else 2)
     if probs.shape[1:].numel() == 1:
         return probs.flatten().clamp_max(1), labels.double(), "predicted probability of a one"
     if probs.dim() != 2:

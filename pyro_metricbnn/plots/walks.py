@@ -150,10 +150,7 @@ def _draw_energy(ax: Axes, plane: Plane, potential: BatchedPotential, points: Te
 
 
 def plot_energy(walks: Trajectories | Run, *, legend: bool = True, ax: Axes | None = None) -> Axes:
-    """The potential energy along each walk. A healthy one climbs from the MAP, then stays level.
-
-    Args:
-        walks: A run, or its trajectories.
+    """The potential energy along each walk of a run or record. A healthy one climbs from the MAP, then stays level.
 
     Example:
         >>> plots.plot_energy(walk).get_ylabel()
@@ -224,12 +221,9 @@ def _encoded(latent_map: LatentMap, trajectories: Trajectories) -> Tensor:
 
 
 def plot_losses(latent_map: AutoencoderMap | Run, *, legend: bool = True, ax: Axes | None = None) -> Axes:
-    """The parts of an autoencoder's loss, epoch by epoch, and how bent the latent walks still are.
+    """The parts of the loss of a fitted `AutoencoderMap`, or of a run's, by epoch, and how bent the walks still are.
 
     The part that drives other points apart changes its sign: it is on the right, in its own units.
-
-    Args:
-        latent_map: A fitted `AutoencoderMap`, or a run with one.
 
     Example:
         >>> plots.plot_losses(AutoencoderMap(2, num_epochs=20).fit(walk, progress=False)).get_xlabel()
