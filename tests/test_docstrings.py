@@ -4,6 +4,7 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import sys
 from typing import Any
 
 import pyro
@@ -39,7 +40,10 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_a_module_print_what_they_say(name: str, names: dict[str, Any]) -> None:
     module = importlib.import_module(name)
-    assert not doctest.testmod(module, extraglobs=names, verbose=False).failed
+    failed = doctest.testmod(module, extraglobs=names, verbose=False).failed
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
+    assert not failed
 
 
 def test_every_public_name_has_an_example() -> None:
