@@ -381,7 +381,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "model": (lambda: to_arviz(hierarchical, hierarchical, GROUPS), "the model itself"),
     "no run": (lambda: MetricBNN(hierarchical).to_arviz(), "nothing has been walked yet"),
     "no mcmc": (lambda: to_arviz(MCMC(NUTS(rich), 3), rich), "call mcmc.run"),
-    "no arguments": (lambda: to_arviz(rich_samples(), rich), "the model does not run .*no arguments"),
+    "no arguments": (lambda: to_arviz(rich_samples(), rich), r"the model does not run .*\(none\)"),
     "missing": (lambda: to_arviz({"rate": torch.ones(3)}, rich, COUNTS, POINTS), "lack the latent site 'scale'"),
     "unknown": (
         lambda: to_arviz({**rich_samples(), "z": torch.ones(7)}, rich, COUNTS, POINTS),

@@ -17,7 +17,7 @@ from pyro.infer import MCMC
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from pyro_metricbnn import AutoencoderMap, KernelMap, MetricBNN, Trajectories, find_map, health
+from pyro_metricbnn import Adam, AutoencoderMap, KernelMap, MetricBNN, Trajectories, find_map, health
 from pyro_metricbnn.energy.potential import BatchedPotential
 from pyro_metricbnn.files import storage
 from pyro_metricbnn.walk import map_search
@@ -251,8 +251,16 @@ def test_a_fit_without_a_walk_asks_for_one() -> None:
         MetricBNN(network()).fit()
 
 
-def test_inside_pyros_mcmc_it_goes_through() -> None:
-    mcmc = MCMC(kernel(Fuse(60)), num_samples=50, warmup_steps=1, disable_progbar=True)
+def test_inside_pyros_mcmc_it_goes_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    advance, steps = Adam.advance, iter(range(50))
+
+    def interrupted(*args: Any) -> Any:
+        if next(steps) == 10:
+            raise KeyboardInterrupt
+        return advance(*args)
+
+    monkeypatch.setattr(Adam, "advance", interrupted)
+    mcmc = MCMC(kernel(), num_samples=50, warmup_steps=1, disable_progbar=True)
     with pytest.raises(KeyboardInterrupt):
         mcmc.run(X, Y)
 
