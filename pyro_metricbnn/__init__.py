@@ -41,24 +41,16 @@ __all__ = [
     "calibration",
     "choose_temperature",
     "compare",
-    "comparison",
-    "diagnostics",
-    "energy",
     "find_map",
     "health",
-    "latent",
-    "model",
-    "plots",
     "predict",
-    "predictions",
-    "refiners",
     "to_arviz",
-    "walk",
 ]
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    spaces = [namespace.__name__.removeprefix("pyro_metricbnn.") for namespace in NAMESPACES]
+    return [*__all__, *spaces, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -32,8 +32,7 @@ def said() -> Iterator[tuple[str, str]]:
 @functools.cache
 def callables() -> dict[str, Any]:
     """All that a user can call, methods by their own name."""
-    spaces = [getattr(pyro_metricbnn, name) for name in pyro_metricbnn.__all__]
-    found = {name: getattr(space, name) for space in spaces if inspect.ismodule(space) for name in space.__all__}
+    found = {name: getattr(space, name) for space in pyro_metricbnn.NAMESPACES for name in space.__all__}
     found.update({name: getattr(pyro_metricbnn, name) for name in pyro_metricbnn.__all__})
     classes = [value for value in found.values() if inspect.isclass(value)]
     return {**{n: m for one in classes for n, m in inspect.getmembers(one, callable) if n[0] != "_"}, **found}
