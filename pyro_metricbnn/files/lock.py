@@ -55,7 +55,8 @@ def _opened(lock: Path, path: Path) -> IO[bytes] | None:
             with suppress(OSError, UnicodeDecodeError):
                 holder = lock.read_text()[:80] or holder
             taken = f"{path} is the checkpoint of a walk that goes on in another process ({holder})"
-            raise ValueError(f"{taken}: two would overwrite each other. Wait, or take another path.") from error
+            advice = "Wait until it is over, stop it, or take another path."
+            raise ValueError(f"{taken}: two would overwrite each other's state. {advice}") from error
         with suppress(FileNotFoundError):  # whoever had it last has just taken it away
             if os.fstat(file.fileno()).st_ino == lock.stat().st_ino:
                 break
