@@ -288,6 +288,7 @@ def test_a_walk_remembers_its_arguments(groups: MetricBNN, exports: dict[str, An
     assert described(to_arviz(groups.trajectories, hierarchical)) == described(exports["walk"])
 
 
+@pytest.mark.slow
 def test_two_runs_of_one_kernel_export_their_own_data() -> None:
     kernel = DriftRefineKernel(hierarchical, num_steps=4)
     data = (GROUPS, GROUPS + 1)

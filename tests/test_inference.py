@@ -70,6 +70,7 @@ def test_effort_is_reached_from_the_front_door() -> None:
         MetricBNN(hierarchical, refiner="adam", effort=4.0)
 
 
+@pytest.mark.slow
 def test_two_runs_of_one_kernel_keep_their_own_data(tmp_path: Path) -> None:
     kernel = DriftRefineKernel(regression(), refiner=Steer(path=2), num_steps=5)
     first = MetricBNN(kernel, num_particles=3).run(X, Y, progress=False)
@@ -86,6 +87,7 @@ def test_two_runs_of_one_kernel_keep_their_own_data(tmp_path: Path) -> None:
     assert torch.equal(alone.draw(4, num_refinements=2)["2.bias"], refined)
 
 
+@pytest.mark.slow
 def test_a_loaded_minibatch_run_does_not_pass_one_batch_off_as_all_the_data(tmp_path: Path) -> None:
     kernel = DriftRefineKernel(regression(), refiner=Steer(path=2), num_steps=5)
     MetricBNN(kernel, num_particles=3).run(X, Y, batch_size=16, progress=False).save(tmp_path / "run.safetensors")
