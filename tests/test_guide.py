@@ -3,12 +3,12 @@
 import pickle
 
 import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
 from pyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
 
-from benchmarks.methods.walk_svd import gaussian_posterior
 from pyro_metricbnn import AutoMetric, MetricBNN, TrajectoryPosterior
 
 from .runs import GROUPS, X
@@ -96,7 +96,9 @@ def test_the_guide_leaves_the_param_store_empty(groups: MetricBNN) -> None:
 @pytest.mark.parametrize("kind", ["walk", "gaussian"])
 def test_the_simpler_posteriors_make_guides_too(groups: MetricBNN, kind: str) -> None:
     walk = groups.trajectories
-    posterior = TrajectoryPosterior(walk, tube_scale=1e-3) if kind == "walk" else gaussian_posterior(walk)
+    points = walk.thetas[:, 1:].flatten(0, 1)
+    normal = dist.Normal(points.mean(0), points.std(0)).to_event(1)
+    posterior = TrajectoryPosterior(walk, tube_scale=1e-3) if kind == "walk" else normal
     guide = AutoMetric(groups.model, posterior, walk.sites, (GROUPS,), {})
     assert guide.sample_posterior(4)["effect"].shape == (4, 6)
     assert (guide.quantiles([0.1, 0.9])["spread"].diff(dim=0) > 0).all()
