@@ -3,13 +3,18 @@
 In: a Pyro model, or a kernel for one.  Out: `MetricBNN`, which after `run` has them all.
 """
 
-from __future__ import annotations
-
+import sys
+import warnings
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import torch
+from tqdm.auto import tqdm
 
+from .diagnostics.gain import gain, noise_warnings, unseen_rows
+from .diagnostics.health import arrival
+from .energy.execution import Mode
 from .energy.potential import BatchedPotential
 from .files.storage import FilePath, read, write
 from .latent import KernelMap, LatentMap
@@ -17,15 +22,16 @@ from .latent.autoencoder_map import AutoencoderMap
 from .latent.guide import AutoMetric
 from .latent.posterior import MetricPosterior
 from .latent.saved import plain_arguments, saved_arguments, saved_map, saved_trajectories
-from .model.sites import Model
+from .model.structure import Model
 from .refiners.pull_back import Descent
 from .refiners.refiner import Refiner
-from .results import Fitted, Results
+from .results import Results
 from .runtime.arguments import check_count, check_number, check_type, real_device
+from .runtime.randomness import own_numbers
 from .walk.kernel import DriftRefineKernel
 from .walk.trajectories import Trajectories
 
-NUMBERS_A_BATCH = 2**24  # of a stream of draws: 64 MB in single precision
+NUM_VALIDATION_DRAWS = 500
 PAPERS_STEPS = {"regression": 100, "classification": 100, "uci": 50, "images": 50}
 
 
@@ -35,7 +41,7 @@ class MetricBNN(Results):
     Args:
         kernel_or_model: A Pyro model, or a `DriftRefineKernel`, which then says how to walk.
         num_particles: N.
-        refiner: What keeps a particle on the fiber: `Steer()` by default, `Descent()`, `Adam()` or one of their names.
+        refiner: What keeps a particle on the fiber: `Steer()`, `Anneal()`, `Descent()`, `Adam()` or one of their names.
         effort: The one knob: time for fidelity, 1 by default.
         num_steps: T, recorded points a particle; None for 200 with `Steer`, more with more effort.
         temperature: Of the posterior: see `DriftRefineKernel`; None for 1.
@@ -43,6 +49,7 @@ class MetricBNN(Results):
         latent_dim: Its dimension; None for as many as it needs.
         tube_scale: Width of the posterior around the decoded curves: see `MetricPosterior`.
         compile: Whether to compile the energy; None where the gradients to come are worth it.
+        mode: How the energy runs: "loop" for models that branch on values; see `DriftRefineKernel`.
         chunk_size: At most this many particles at once, for when memory is short.
 
     Example:
@@ -68,6 +75,7 @@ class MetricBNN(Results):
         latent_dim: int | None = None,
         tube_scale: float | None = None,
         compile: bool | None = None,
+        mode: Mode | None = None,
         chunk_size: int | None = None,
     ) -> None:
         check_count("num_particles", num_particles, "without one nothing walks.")
@@ -76,7 +84,7 @@ class MetricBNN(Results):
         if latent_map is not None and latent_dim is not None:
             raise ValueError(f"latent_dim is the latent map's to say: pass {type(latent_map).__name__}({latent_dim}).")
         walking: dict[str, Any] = {"refiner": refiner, "effort": effort, "num_steps": num_steps}
-        walking |= {"temperature": temperature, "compile": compile, "chunk_size": chunk_size}
+        walking |= {"temperature": temperature, "compile": compile, "mode": mode, "chunk_size": chunk_size}
         walking = {name: value for name, value in walking.items() if value is not None}
         if not isinstance(kernel_or_model, DriftRefineKernel):
             self.kernel = DriftRefineKernel(kernel_or_model, **walking)
@@ -98,7 +106,7 @@ class MetricBNN(Results):
         return f"MetricBNN({walk}, {latent})"
 
     @classmethod
-    def paper(cls, model: Model, task: str = "regression") -> MetricBNN:
+    def paper(cls, model: Model, task: str = "regression") -> Self:
         """The paper's own setting of every knob, and nothing of ours.
 
         N = 10 particles leave the trained weights as they are; T = 100 steps (50 for "uci" and "images") of alpha =
@@ -125,7 +133,7 @@ class MetricBNN(Results):
     @classmethod
     def from_walk(
         cls, kernel_or_model: DriftRefineKernel | Model, walk: Trajectories, *, progress: bool = True, **settings: Any
-    ) -> MetricBNN:
+    ) -> Self:
         """The posterior of a walk that is there already: of a kernel's own, or of several that were joined.
 
         Args:
@@ -143,8 +151,8 @@ class MetricBNN(Results):
         metric._trajectories = walk
         return metric.fit(progress=progress)
 
-    def run(self, *args: Any, progress: bool = True, **settings: Any) -> MetricBNN:
-        """Find the MAP, walk, fit the latent map and build the guide.
+    def run(self, *args: Any, progress: bool = True, validation: Sequence[Any] | None = None, **settings: Any) -> Self:
+        """Find the MAP, walk, fit the latent map and build the guide; says in one sentence whether the walk arrived.
 
         With a `checkpoint` a run that was killed goes on when it is called again in the same way, to the bits of an
         unbroken one. Ctrl-C ends a walk of at least four points of each particle: a warning says how many there are,
@@ -153,22 +161,36 @@ class MetricBNN(Results):
         Args:
             *args: The model's arguments, or a DataLoader of batches of them.
             progress: Show progress bars.
-            **settings: What `DriftRefineKernel.walk` takes (`initial_params`, `map_params`, `max_iterations`,
-                `batch_size`, `thin`, `storage_dtype`, `storage_device`, `checkpoint`, `checkpoint_every`, `potential`),
-                and the model's keyword arguments.
+            validation: Rows (x, y) of a network that neither its training nor this run sees. `gain` then has what the
+                network as it came, the MAP and the posterior predict there, and `run` says where nothing was gained.
+            **settings: What `DriftRefineKernel.walk` takes (`initial_params`, `map_params`, `starts`,
+                `num_networks`, `max_iterations`, `batch_size`, `thin`, `storage_dtype`, `storage_device`, `checkpoint`,
+                `checkpoint_every`, `potential`), and the model's keyword arguments.
 
         Example:
             >>> metric = MetricBNN(model, num_particles=4, num_steps=10)
             >>> metric.run(x, y, checkpoint=folder / "walk.safetensors", progress=False).trajectories.num_steps
             10
         """
-        if self._leaves_as_trained and not settings.keys() & {"initial_params", "map_params"}:
+        if self._leaves_as_trained and not settings.keys() & {"initial_params", "map_params", "starts"}:
             settings["map_params"] = getattr(self.model, "trained_params", None)
+        rows = unseen_rows(self.model, validation)
         walk = self.kernel.walk(*args, num_particles=self.num_particles, progress=progress, **settings)
-        self._trajectories, self._fitted = walk, None
-        return self.fit(progress=progress)
+        self._trajectories, self._guide, self.gain = walk, None, None
+        self.fit(progress=progress)
+        end = arrival(walk)
+        if progress and end.arrived:
+            tqdm.write(f"{end}", file=sys.stderr)
+        said = noise_warnings(self.model, walk) + ([] if end.arrived else [str(end)])
+        if rows is not None:
+            with own_numbers(walk.sites.device):
+                self.gain = gain(self.model, walk, self.draw(NUM_VALIDATION_DRAWS), *rows)  # type: ignore[arg-type]
+            said += self.gain.warnings
+        for text in said:
+            warnings.warn(text, stacklevel=2)
+        return self
 
-    def fit(self, latent_map: LatentMap | None = None, *, progress: bool = True) -> MetricBNN:
+    def fit(self, latent_map: LatentMap | None = None, *, progress: bool = True) -> Self:
         """Fit the latent map, or another one, to the walk that is there, and build the guide; `run` does it by itself.
 
         Example:
@@ -178,26 +200,25 @@ class MetricBNN(Results):
         """
         unfitted = latent_map if latent_map is not None else self._unfitted_map
         unfitted.check(self.trajectories.num_particles)
-        self._fitted = None  # the map may be the very one that is fitted anew
+        self._guide = None  # the map may be the very one that is fitted anew
         self._unfitted_map = unfitted
         return self._built(self.trajectories, unfitted.fit(self.trajectories, progress=progress))
 
-    def _built(self, trajectories: Trajectories, latent_map: LatentMap) -> MetricBNN:
+    def _built(self, trajectories: Trajectories, latent_map: LatentMap) -> Self:
         """Itself, with the posterior and the guide of a fitted map."""
         posterior = MetricPosterior(latent_map, self.tube_scale)
         args, kwargs = trajectories.arguments
-        guide = AutoMetric(self.model, posterior, trajectories.sites, args, kwargs)
-        self._trajectories, self._fitted = trajectories, Fitted(latent_map, posterior, guide)
+        self._guide = AutoMetric(self.model, posterior, trajectories.sites, args, kwargs)
+        self._trajectories = trajectories
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process: without the guide, which Pyro would send without its model, and is made again."""
-        fitted = self._fitted.latent_map if self._fitted is not None else None
-        return {**vars(self), "_fitted": fitted}
+        return {**vars(self), "_guide": None if self._guide is None else self.latent_map}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        latent_map = state["_fitted"]
-        vars(self).update({**state, "_fitted": None})
+        latent_map = state["_guide"]
+        vars(self).update({**state, "_guide": None})
         if latent_map is not None:
             self._built(self.trajectories, latent_map)
 
@@ -240,7 +261,7 @@ class MetricBNN(Results):
         *args: Any,
         device: torch.device | str | None = None,
         **kwargs: Any,
-    ) -> MetricBNN:
+    ) -> Self:
         """What was saved, with the same draws from the same seed; `run` starts anew.
 
         Args:

@@ -4,7 +4,6 @@ In: a walk and the latent map that was fitted to it.  Out: all that follows `run
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from pyro.infer.mcmc.util import diagnostics
 from torch import Tensor
 
+from .diagnostics.gain import Gain
 from .diagnostics.health import health
 from .diagnostics.summary import print_summary
 from .latent.guide import AutoMetric
@@ -27,22 +27,14 @@ from .walk.trajectories import Trajectories
 NUMBERS_A_BATCH = 2**24  # of a stream of draws: 64 MB in single precision
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """What a fit to a walk gives."""
-
-    latent_map: LatentMap
-    posterior: MetricPosterior
-    guide: AutoMetric
-
-
 class Results:
     """What a run found; `MetricBNN` is the run."""
 
     kernel: DriftRefineKernel
     tube_scale: float | None
     _trajectories: Trajectories | None = None
-    _fitted: Fitted | None = None
+    _guide: AutoMetric | None = None
+    gain: Gain | None = None  # what the stages of the run predict on its validation rows, if it had any
 
     @property
     def model(self) -> Model:
@@ -57,26 +49,22 @@ class Results:
         return self._trajectories
 
     @property
-    def _found(self) -> Fitted:
-        if self._fitted is None:
+    def guide(self) -> AutoMetric:
+        """The posterior as a Pyro autoguide."""
+        if self._guide is None:
             _ = self.trajectories  # says so where nothing has been walked
             raise ValueError("the walk is there, but its latent map has not been fitted to the end: call fit() first.")
-        return self._fitted
-
-    @property
-    def latent_map(self) -> LatentMap:
-        """The fitted latent space."""
-        return self._found.latent_map
+        return self._guide
 
     @property
     def posterior(self) -> MetricPosterior:
         """The distribution of theta."""
-        return self._found.posterior
+        return self.guide.posterior
 
     @property
-    def guide(self) -> AutoMetric:
-        """The posterior as a Pyro autoguide."""
-        return self._found.guide
+    def latent_map(self) -> LatentMap:
+        """The fitted latent space."""
+        return self.posterior.latent_map
 
     @property
     def map_params(self) -> dict[str, Tensor]:
@@ -147,7 +135,8 @@ class Results:
 
         Args:
             *args: The model's arguments, observations included; by default those of `run`.
-            num_samples: Take so many draws of the latent posterior, as one chain; None takes the walk's own points.
+            num_samples: Take so many draws of the latent posterior, as four chains, or as many as divide it; None takes
+                the walk's own points.
             **settings: What to put in (`log_likelihood`, `posterior_predictive`, `prior`, `coords`, `chunk_size`: see
                 the function `to_arviz`), and the model's keyword arguments.
 
@@ -155,7 +144,7 @@ class Results:
             >>> metric = MetricBNN(model, num_particles=4, num_steps=10).run(x, y, progress=False)
             >>> metric.to_arviz()["posterior"]["bias"].shape
             (4, 10, 1)
-            >>> metric.to_arviz(num_samples=50, posterior_predictive=False)["log_likelihood"]["obs"].shape
-            (1, 50, 20)
+            >>> metric.to_arviz(num_samples=200, posterior_predictive=False)["log_likelihood"]["obs"].shape
+            (4, 50, 20)
         """
         return to_arviz(self, self.model, *args, num_samples=num_samples, **settings)

@@ -15,7 +15,8 @@ import torch
 from .inference import MetricBNN
 from .model.structure import Model, find_layout
 from .predictions.pointwise import Draws, Pointwise
-from .runtime.arguments import WrongTypeError, check_count, check_model, check_number
+from .runtime.arguments import check_count, check_number, check_type
+from .search.starts import leaves_as_trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,7 @@ class TemperatureChoice:
 def choose_temperature(
     model: Model,
     *args: Any,
-    validation: Sequence[Any],
+    validation: tuple[Any, ...] | list[Any],
     temperatures: Sequence[float] = (1.0, 4.0, 16.0, 64.0),
     num_samples: int = 500,
     progress: bool = True,
@@ -70,7 +71,7 @@ def choose_temperature(
         if checkpoint is not None:
             settings["checkpoint"] = f"{os.fspath(checkpoint)}.{temperature:g}"
         metric = MetricBNN(model, temperature=temperature, **of_metric).run(*args, progress=progress, **settings)
-        if not settings.keys() & {"initial_params", "map_params"}:
+        if not settings.keys() & {"initial_params", "map_params", "starts"} and not leaves_as_trained(model):
             settings["initial_params"] = metric.map_params  # the search goes on from the first one's end
         each, _ = judge.given_data(metric.draw(num_samples))
         nll[temperature] = _nll(each)
@@ -81,18 +82,13 @@ def choose_temperature(
     return TemperatureChoice(best=best, nll=nll)
 
 
-def _judge(model: Model, validation: Sequence[Any], temperatures: Sequence[float]) -> Pointwise:
+def _judge(model: Model, validation: tuple[Any, ...] | list[Any], temperatures: Sequence[float]) -> Pointwise:
     """The model at the validation rows, after a look at what was given."""
-    check_model(model)
     if not len(temperatures):
         raise ValueError("temperatures is empty: give at least one, as (1.0, 4.0, 16.0).")
     for temperature in temperatures:
         check_number("temperature", temperature, "1 is the model's own.")
-    if torch.is_tensor(validation) or not isinstance(validation, Sequence) or isinstance(validation, str):
-        kind = type(validation).__name__
-        raise WrongTypeError(
-            f"validation must be the model's arguments for the validation rows, as (x, y), got {kind}."
-        )
+    check_type("validation", validation, (tuple, list), "the model's arguments for the validation rows, as (x, y)")
     layout = find_layout(model, tuple(validation), {})
     if not layout.observed:
         raise ValueError("nothing is observed in the validation data: pass the observations too, as (x, y).")

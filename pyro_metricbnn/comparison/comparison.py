@@ -7,17 +7,18 @@ import platform
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib import metadata
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..files.storage import FilePath, write_whole
 from ..model.network import BayesianNetwork
 from ..model.structure import Model
+from ..plots.style import MATPLOTLIB
 from ..runtime.arguments import check_count, check_number, check_type
-from .contenders import Task, draw_all, named, set_task
+from .contenders import Task, draw_all, named, set_task, stages_of
 from .evidence import gather
 from .pictures import Section, draw_sections
 from .report import fragment, page
@@ -26,7 +27,7 @@ from .scores import Score, score
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-PACKAGES = ("pyro_metricbnn", "torch", "pyro-ppl", "arviz")
+PACKAGES = ("pyro_metricbnn", "torch", "pyro", "arviz")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,7 +44,8 @@ class Comparison:
     @property
     def title(self) -> str:
         """Of the report."""
-        return f"Posteriors of {self.facts['model']}"
+        count = f"{len(self.posteriors)} posterior{'s' if len(self.posteriors) > 1 else ''}"
+        return f"{count} of the {self.facts['model']}"
 
     @property
     def table(self) -> "DataFrame":
@@ -54,10 +56,12 @@ class Comparison:
         return pandas.DataFrame(columns, index=list(self.posteriors)).rename_axis("posterior")
 
     def __str__(self) -> str:
+        import pandas
+
         shown = {one.column.key: [one.text(name) for name in self.posteriors] for one in self.scores}
-        lines = _aligned({"": list(self.posteriors), **shown})
+        table = pandas.DataFrame(shown, index=list(self.posteriors)).to_string()
         said = [f"WARNING: {name}: {text}" for name, texts in self.warnings.items() for text in texts]
-        return "\n".join([*lines, *said])
+        return "\n".join([table, *said])
 
     def _repr_html_(self) -> str:
         return fragment(self)
@@ -72,15 +76,6 @@ class Comparison:
         write_whole(path, lambda file: file.write(document))
 
 
-def _aligned(columns: Mapping[str, Sequence[str]]) -> list[str]:
-    """Lines of a table, the first column to the left and the others to the right."""
-    padded = []
-    for title, cells in columns.items():
-        width = max(len(title), *(len(cell) for cell in cells))
-        padded.append([cell.rjust(width) if title else cell.ljust(width) for cell in (title, *cells)])
-    return ["  ".join(row).rstrip() for row in zip(*padded, strict=True)]
-
-
 def compare(
     model: Model,
     posteriors: Mapping[str, Any] | Sequence[Any],
@@ -91,12 +86,11 @@ def compare(
     num_samples: int = 1000,
     seconds: Mapping[str, float] | None = None,
     pictures: bool = True,
+    stages: bool | None = None,
     chunk_size: int | None = None,
     **kwargs: Any,
 ) -> Comparison:
     """Posteriors of one model in one table, and a report with pictures that opens without a network.
-
-    All are asked the same; what has no meaning for a model is left out.
 
     Args:
         model: The Pyro model.
@@ -104,9 +98,10 @@ def compare(
         *args: The model's arguments, observations included; by default those of the first run among the posteriors.
         x_test, y_test: New data of a network to judge predictions by; without them it is judged on its data.
         reference: The name of the posterior to compare the others with, such as a long run of NUTS.
-        num_samples: Draws of each posterior; of one that has more, so many evenly taken, of one that has fewer, all.
+        num_samples: Draws of each posterior; of one that has more, so many evenly taken.
         seconds: What each posterior took, by name, for the table.
         pictures: Whether to draw the report's pictures; they need matplotlib.
+        stages: Whether the network as it came and the MAP are rows, too; None where a `MetricBNN` meets test data.
         chunk_size: At most this many rows of x at once, for when memory is short.
         **kwargs: The model's keyword arguments.
 
@@ -120,7 +115,7 @@ def compare(
     sources = named(posteriors, model)
     _check_report(sources, reference, seconds, pictures)
     task = set_task(model, sources, (args, kwargs), (x_test, y_test), chunk_size)
-    contenders = draw_all(task, sources, num_samples)
+    contenders = draw_all(task, {**stages_of(task, sources, stages), **sources}, num_samples)
     evidence = [gather(task, contender) for contender in contenders]
     return Comparison(
         scores=score(task, evidence, reference, seconds or {}),
@@ -143,33 +138,33 @@ def _check_report(names: Collection[str], reference: str | None, seconds: Any, p
             raise ValueError(f"seconds has {name!r}, which {has}")
         check_number(f"the seconds of {name!r}", value, "they must be a finite number, at least 0.", or_zero=True)
     if pictures and find_spec("matplotlib") is None:
-        raise ImportError(
-            "the report's pictures need matplotlib, which is not installed: run pip install 'pyro_metricbnn[plots]', "
-            "or pass pictures=False."
-        )
+        raise ImportError(f"the report's pictures need {MATPLOTLIB}, or pass pictures=False.")
 
 
 def _facts(task: Task) -> dict[str, str]:
     """The model, the data, versions and the date, in words."""
     layout, model = task.layout, task.model
-    what = getattr(model, "__name__", type(model).__name__)
+    kind, named = "module" if isinstance(model, nn.Module) else "function", model
+    likelihood = {}
     if isinstance(model, BayesianNetwork):
-        what = f"{type(model.net).__name__} with {model.likelihood!r}"
+        kind, named = "network", model.net
+        likelihood = {"likelihood": _short(repr(model.likelihood), 80)}
     sizes = [f"{name} {tuple(shape.size)}" if shape.size else name for name, shape in layout.latent.items()]
     total = sum(shape.size.numel() for shape in layout.latent.values())
     test = {"test data": f"{len(task.y_judged)} rows"} if task.has_test and task.y_judged is not None else {}
+    versions = [f"{name} {import_module(name).__version__}" for name in PACKAGES]
     return {
-        "model": what,
+        "model": f"{kind} {_short(getattr(named, '__name__', type(named).__name__), 40)}",
+        **likelihood,
         "latent sites": f"{total} coordinates: {', '.join(sizes[:12])}{', …' if len(sizes) > 12 else ''}",
         "data": ", ".join(f"{name} {tuple(value.shape)}" for name, value in layout.values.items()) or "none observed",
         **test,
-        "versions": ", ".join([f"Python {platform.python_version()}", *map(_version, PACKAGES)]),
+        "versions": ", ".join([f"Python {platform.python_version()}", *versions]),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
 
 
-def _version(package: str) -> str:
-    try:
-        return f"{package} {metadata.version(package)}"
-    except metadata.PackageNotFoundError:
-        return f"{package} (not installed)"
+def _short(text: str, length: int) -> str:
+    """On one line, and cut where it is longer."""
+    text = " ".join(text.split())
+    return text if len(text) <= length else f"{text[:length]}…"

@@ -11,15 +11,16 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ..diagnostics.gain import CAME, FOUND, as_it_came, at
 from ..diagnostics.mixing import MIN_DRAWS
 from ..model.network import BayesianNetwork
 from ..model.structure import Layout, Model, find_layout
 from ..predictions.pointwise import Draws
 from ..predictions.prediction import Prediction, predict
 from ..predictions.sources import Source, source_of
-from ..runtime.arguments import WrongTypeError, check_count, check_model
+from ..runtime.arguments import check_count, check_type
 from ..runtime.randomness import own_numbers
-from ..walk.trajectories import Arguments
+from ..walk.trajectories import Arguments, walk_of
 
 Answer = TypeVar("Answer")
 
@@ -61,10 +62,8 @@ def set_task(
         missing = "y_test" if has_test else "x_test"
         raise ValueError(f"{missing} is missing: predictions at x_test are judged by y_test. Pass both, or neither.")
     if has_test and not isinstance(model, BayesianNetwork):
-        raise ValueError(
-            "x_test is for networks made models by bayesianize: which argument of another model it replaces is not "
-            "known. Leave it out; the table has leave-one-out scores."
-        )
+        said = "x_test is for networks made models by bayesianize: its place in another model is not known"
+        raise ValueError(f"{said}. Leave it out; the table has leave-one-out scores.")
     check_count("chunk_size", chunk_size, "it counts rows of x.", or_none=True)
     if not args and not kwargs:
         known = (source.arguments for source in posteriors.values())
@@ -90,12 +89,8 @@ def _device_of(model: Model) -> torch.device:
 
 def named(posteriors: Mapping[str, Any] | Sequence[Any], model: Model) -> dict[str, Source]:
     """Posteriors by name; those of a list are named after what they are, and numbered where that is the same."""
-    check_model(model)
-    if not isinstance(posteriors, (Mapping, list, tuple)):
-        raise WrongTypeError(
-            f"posteriors must be a dict of them by name, or a list, got {type(posteriors).__name__}: pass for example "
-            '{"MetricBNN": metric, "NUTS": mcmc}.'
-        )
+    advice = 'pass for example {"MetricBNN": metric, "NUTS": mcmc}'
+    check_type("posteriors", posteriors, (Mapping, list, tuple), "a dict of them by name, or a list", advice)
     if not posteriors:
         raise ValueError("there is no posterior to compare: pass at least one, as {'MetricBNN': metric}.")
     if isinstance(posteriors, Mapping):
@@ -117,6 +112,17 @@ def named(posteriors: Mapping[str, Any] | Sequence[Any], model: Model) -> dict[s
     for name, source in by_name.items():
         _about(name, source.check, model)
     return by_name
+
+
+def stages_of(task: Task, posteriors: Mapping[str, Source], wanted: bool | None) -> dict[str, Source]:
+    """What the walks began with, each as one draw: the network as it came, and the MAP of the first run."""
+    if not (task.has_test if wanted is None else wanted):
+        return {}
+    runs = [walk_of(source.given) for source in posteriors.values() if source.is_walked]
+    if not runs or not isinstance(task.model, BayesianNetwork):
+        return {}
+    found = {CAME: as_it_came(task.model, runs[0]), FOUND: at(runs[0], runs[0].theta_star)}
+    return {name: source_of(samples) for name, samples in found.items() if name not in posteriors}
 
 
 def _about(name: str, ask: Callable[..., Answer], *args: Any) -> Answer:

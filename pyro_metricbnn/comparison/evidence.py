@@ -31,15 +31,10 @@ class Evidence:
     prediction: Prediction | None  # of a network, where it is judged
     calibration: ClassCalibration | RealCalibration | None  # how good that is
     elpd: Tensor  # (n,), leave-one-out log predictive density of each observation
-    pareto_k: Tensor  # (n,), how far each of them can be trusted
+    num_bad_k: float  # observations for which that cannot be trusted
     r_hat: float  # the worst, of function values for a network, else of all coordinates
     ess: float  # the smallest effective sample size of them
     derived: Draws  # deterministic sites (S, ...) of a model that is no network
-
-    @property
-    def num_bad_k(self) -> float:
-        """Observations whose leave-one-out figure cannot be trusted; NaN where there are no figures."""
-        return float((self.pareto_k > MAX_K).sum()) if bool(self.elpd.isfinite().any()) else float("nan")
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -78,7 +73,7 @@ def gather(task: Task, contender: Contender) -> Evidence:
         prediction=prediction,
         calibration=figures,
         elpd=elpd,
-        pareto_k=pareto_k,
+        num_bad_k=float((pareto_k > MAX_K).sum()) if bool(elpd.isfinite().any()) else float("nan"),
         r_hat=worst_r_hat,
         ess=least_ess,
         derived={} if task.is_network else derived,

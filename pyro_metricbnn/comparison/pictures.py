@@ -9,21 +9,18 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..diagnostics.calibration import RealCalibration
 from ..plots.predictions import plot_band, plot_decision, plot_reliability
-from ..plots.style import CLASSES, GREY, MARKERS, array, legend_below
+from ..plots.style import CLASSES, GREY, MARKERS, Axes, array, legend_below
 from ..plots.walks import plot_energy, plot_walks
 from ..walk.trajectories import walk_of
 from .contenders import Task
 from .evidence import Evidence
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 DPI = 144  # two pixels for each of a page's
 NAME_LENGTH = 28  # of a posterior, in a picture
@@ -32,7 +29,7 @@ MARGIN = 0.3  # of the inputs' range that is shown beyond them
 MAX_COORDINATES = 12  # whose marginals are drawn
 MAX_WORK = 2e10  # numbers multiplied for the energy behind the walks: some seconds
 DASHES = ("-", "--", "-.", ":")
-Draw = Callable[[Evidence, "Axes"], None]
+Draw = Callable[[Evidence, Axes], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +56,14 @@ def draw_sections(task: Task, evidence: Sequence[Evidence]) -> tuple[Section, ..
     return tuple(section for part in parts if (section := part(task, evidence)) is not None)
 
 
-def _panel(width: float = 5.0, height: float = 4.0) -> "Axes":
+def _panel(width: float = 5.0, height: float = 4.0) -> Axes:
     """Axes of a figure that pyplot does not know."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained").add_subplot()
 
 
-def _picture(ax: "Axes", caption: str, alt: str) -> Picture:
+def _picture(ax: Axes, caption: str, alt: str) -> Picture:
     """The figure as a PNG, whatever backend is in use."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -109,7 +106,7 @@ def _bands(task: Task, evidence: Sequence[Evidence]) -> Section | None:
     grid = torch.linspace(low - reach, high + reach, GRID, device="cpu").to(task.x)[:, None]
     data = (task.x, task.layout.values["obs"])
 
-    def draw(one: Evidence, ax: "Axes") -> None:
+    def draw(one: Evidence, ax: Axes) -> None:
         plot_band(task.predict(one.contender.draws, grid), grid, data, legend=False, ax=ax)
 
     text = "The function and new observations along the input. Where there are no data the dark band should open."
@@ -124,7 +121,7 @@ def _decisions(task: Task, evidence: Sequence[Evidence]) -> Section | None:
     if y.numel() != len(y):
         return None
 
-    def draw(one: Evidence, ax: "Axes") -> None:
+    def draw(one: Evidence, ax: Axes) -> None:
         predict = partial(task.predict, one.contender.draws)
         plot_decision(predict, task.x, y.reshape(-1), margin=MARGIN, grid_size=80, legend=False, ax=ax)
 
@@ -142,7 +139,7 @@ def _reliability(task: Task, evidence: Sequence[Evidence]) -> Section | None:
     if y is None or not task.is_classifier:
         return None
 
-    def draw(one: Evidence, ax: "Axes") -> None:
+    def draw(one: Evidence, ax: Axes) -> None:
         if one.prediction is not None:  # in as many bins as the table's figure
             plot_reliability(one.prediction.class_probs, y.reshape(-1), num_bins=15, legend=False, ax=ax)
 
@@ -193,7 +190,7 @@ def _marginals(task: Task, evidence: Sequence[Evidence]) -> Section | None:
     return Section(title="Marginals", text=text, pictures=tuple(pictures))
 
 
-def _draw_intervals(ax: "Axes", draws: Tensor, row: int) -> None:
+def _draw_intervals(ax: Axes, draws: Tensor, row: int) -> None:
     """(S,) as a point and two lines."""
     colour = CLASSES[row % 8]
     for low, high, width in ((0.05, 0.95, 1.8), (0.25, 0.75, 5.5)):
@@ -217,7 +214,7 @@ def _walks(task: Task, evidence: Sequence[Evidence]) -> Section | None:
     pictures = []
     numbers = max(1, sum(value.numel() for value in task.layout.values.values()))
 
-    def add(plot: Callable[..., "Axes"], what: Any, caption: str, alt: str) -> None:
+    def add(plot: Callable[..., Axes], what: Any, caption: str, alt: str) -> None:
         ax = plot(what, legend=False, ax=_panel())
         legend_below(ax, 3)
         pictures.append(_picture(ax, caption, alt))

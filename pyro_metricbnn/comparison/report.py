@@ -51,7 +51,7 @@ def _pairs(pairs: Sequence[tuple[str, str]]) -> str:
     """Names with a text each."""
     cells = [f'<th scope="row">{escape(name)}</th><td class="text">{escape(text)}</td>' for name, text in pairs]
     rows = [f"<tr>{both}</tr>" for both in cells]
-    return "\n".join(['<table class="pairs">', "<tbody>", *rows, "</tbody>", "</table>"])
+    return "\n".join(['<div class="scroll"><table class="pairs">', "<tbody>", *rows, "</tbody>", "</table></div>"])
 
 
 def _score_table(scores: Sequence[Score]) -> str:

@@ -12,7 +12,7 @@ from pyro.ops.stats import crps_empirical, quantile
 from torch import Tensor
 
 from ..predictions.prediction import Prediction
-from ..runtime.arguments import WrongTypeError, check_count, check_type
+from ..runtime.arguments import check_count, check_type
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 
@@ -80,8 +80,7 @@ def calibration(
     """
     check_prediction("prediction", prediction)
     check_count("num_bins", num_bins, "15 is usual.")
-    if isinstance(levels, str) or not isinstance(levels, Sequence):
-        raise WrongTypeError(f"levels must be a list of probabilities, got {levels!r}: pass for example [0.5, 0.9].")
+    check_type("levels", levels, (list, tuple), "a list of probabilities", "pass for example [0.5, 0.9]")
     if not levels or not all(0 < level < 1 for level in levels):
         raise ValueError(f"levels must be between 0 and 1, got {tuple(levels)}: they are parts of the probability.")
     y = prediction.likelihood.targets(prediction.f[0], y)

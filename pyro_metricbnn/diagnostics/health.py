@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..latent.latent_map import LatentMap
 from ..model.network import BayesianNetwork
+from ..search.map_search import said_of_modes
 from ..walk.trajectories import Trajectories, walk_of
 from .mixing import MAX_COORDINATE_R_HAT, MIN_DRAWS, r_hat, some_rows
 
@@ -28,6 +29,49 @@ WEIGHTS_MAY_DIFFER = (
 Run = Any  # a MetricBNN, which is further down the flow
 
 
+@dataclass(frozen=True)
+class Arrival:
+    """Whether a walk came to where posterior samples live; printed, it is one sentence that says what to do."""
+
+    energy_trend: float  # what the mean energy rises by over the second half of the walk, in units of its spread there
+    is_drifting: bool  # whether that is more than chance and more than half a spread
+    path_walked: float  # the part of the planned path
+
+    @property
+    def arrived(self) -> bool:
+        """As far as energies and path can tell."""
+        return not self.is_drifting and not self.path_walked < MIN_PATH
+
+    def __str__(self) -> str:
+        if self.path_walked < MIN_PATH:
+            return (
+                f"the walk has not arrived: the energy became so sharp that it went {100 * self.path_walked:.0f} % of "
+                f"the path, and its points are nearer to the MAP than the posterior's. {MORE_EFFORT} goes further, "
+                "refiner=Steer(path=6) all the way whatever it takes; a narrower prior makes it softer."
+            )
+        if self.is_drifting:
+            return (
+                f"the walk has not arrived: its mean energy still {'rose' if self.energy_trend > 0 else 'fell'} by "
+                f"{abs(self.energy_trend):.1f} of its spread over the second half. Walk for longer: {MORE_EFFORT}."
+            )
+        if math.isnan(self.energy_trend):
+            return "whether the walk arrived cannot be told from so few particles or points."
+        change = f"over its second half the mean energy changed by {self.energy_trend:+.1f} of its spread"
+        return f"the walk has arrived: {change}."
+
+
+def arrival(walk: Trajectories) -> Arrival:
+    """Of a walk, from its energies and its path alone."""
+    energies = walk.energies[walk.is_good.all(-1).to(walk.energies.device), 1:].double()  # (N, T)
+    trend, deviations = _trend(energies[:, energies.shape[1] // 2 :])
+    planned = walk.spacing * (walk.num_steps - 1)  # between the first point and the last
+    return Arrival(
+        energy_trend=trend,
+        is_drifting=abs(trend) > MAX_TREND and abs(deviations) > MAX_T,
+        path_walked=float(walk.paths[-1] - walk.paths[0]) / planned if planned else 1.0,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Health:
     """How a walk went; printed, it is a short report. Energies are means over the particles that never froze."""
@@ -36,6 +80,7 @@ class Health:
     num_steps: int  # T
     dim: int  # D
     map_energy: float
+    modes: tuple[tuple[float, float], ...]  # where starts of the search for it ended: energy, part of the posterior
     energies: tuple[float, float, float]  # over the first, the middle and the last fifth of the recorded points
     energy_trend: float  # what it rises by over the second half of the walk, in units of its own spread there
     is_drifting: bool  # whether that is more than chance and more than half a spread: the walk has not come to rest
@@ -52,23 +97,14 @@ class Health:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is wrong, and what to do."""
-        said = []
+        said = [text] if (text := said_of_modes(self.modes)) else []
         if self.frozen:
             said.append(
                 f"{len(self.frozen)} of {self.num_particles} particles froze at an energy that is not finite. Take a "
                 f"smaller step: {MORE_EFFORT}, or a smaller alpha or eta of a refiner that pulls back."
             )
-        if self.path_walked < MIN_PATH:
-            said.append(
-                f"the energy became so sharp that the walk went {100 * self.path_walked:.0f} % of the path: its "
-                f"points are nearer to the MAP than the posterior's. {MORE_EFFORT} goes further, refiner=Steer(path=6) "
-                "all the way whatever it takes; a narrower prior, which deep networks want anyway, makes it softer."
-            )
-        elif self.is_drifting:
-            said.append(
-                f"the energies are still {'rising' if self.energy_trend > 0 else 'falling'} at the end: the walk has "
-                f"not come to where posterior samples live. Walk a longer path: {MORE_EFFORT} goes twice as far."
-            )
+        if not self.arrived:
+            said.append(str(self.arrival))
         if self.r_hat > MAX_COORDINATE_R_HAT:
             advice = WEIGHTS_MAY_DIFFER if self.is_network else f"Take more effort: {MORE_EFFORT}."
             where = f"R-hat of site {self.r_hat_site!r} is {self.r_hat:.2f}"
@@ -85,12 +121,22 @@ class Health:
             )
         return tuple(said)
 
+    @property
+    def arrived(self) -> bool:
+        """Whether the walk came to where posterior samples live, as far as its energies and its path can tell."""
+        return self.arrival.arrived
+
+    @property
+    def arrival(self) -> "Arrival":
+        """The same in words."""
+        return Arrival(self.energy_trend, self.is_drifting, self.path_walked)
+
     def __str__(self) -> str:
         start, middle, end = self.energies
         lines = [
             f"{self.num_particles} particles, {self.num_steps} steps, {self.dim} coordinates",
             f"energy: MAP {self.map_energy:.1f}, start {start:.1f}, middle {middle:.1f}, end {end:.1f}; over the "
-            f"second half {self.energy_trend:+.2f} spreads{' (drifting)' if self.is_drifting else ''}",
+            f"second half {self.energy_trend:+.2f} spreads ({'arrived' if self.arrived else 'not arrived'})",
             f"energy error: {self.energy_error:.2g}; drift survived: {self.drift_survived:.2f}; "
             f"path walked: {self.path_walked:.0%}; frozen: {len(self.frozen) or 'none'}",
         ]
@@ -124,21 +170,18 @@ def health(run: Run | Trajectories) -> Health:
         bend, reconstruction = latent_map.bend, float(latent_map.residuals.norm() / spread)
     whole = walk.is_good.all(-1).to(walk.energies.device)
     energies = walk.energies[whole, 1:].double()  # (N, T)
-    trend, deviations = _trend(energies[:, energies.shape[1] // 2 :])
     has_functions = is_network and walk is not run  # which say more than weights: function_mixing asks them
     worst, site = (float("nan"), "") if has_functions else _worst_r_hat(walk)
-    planned = walk.spacing * (walk.num_steps - 1)  # between the first point and the last
     return Health(
+        **vars(arrival(walk)),
         num_particles=walk.num_particles,
         num_steps=walk.num_steps,
         dim=walk.sites.dim,
         map_energy=float(walk.energies[0, 0]),
+        modes=walk.modes,
         energies=_along(energies),
-        energy_trend=trend,
-        is_drifting=abs(trend) > MAX_TREND and abs(deviations) > MAX_T,
         energy_error=float(walk.energy_errors.median()),
         drift_survived=float(walk.drift_survived.mean()),
-        path_walked=float(walk.paths[-1] - walk.paths[0]) / planned if planned else 1.0,
         frozen=tuple((~whole).nonzero().flatten().tolist()),
         bend=bend,
         reconstruction=reconstruction,

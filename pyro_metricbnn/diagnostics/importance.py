@@ -4,6 +4,7 @@ In: a model, a guide and the model's arguments.  Out: k-hat, the shape of a Pare
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.func import vmap
 
 from ..energy.potential import BatchedPotential
 from ..model.structure import Model
-from ..runtime.arguments import WrongTypeError, check_count
+from ..runtime.arguments import check_count, check_type
 from ..runtime.threads import in_turn
 
 MIN_SAMPLES = 100
@@ -48,8 +49,7 @@ def k_hat(model: Model, guide: Any, *args: Any, num_samples: int = 1000, chunk_s
     """
     check_count("num_samples", num_samples, "k is of the tail alone.", least=MIN_SAMPLES)
     check_count("chunk_size", chunk_size, "it counts draws.")
-    if not callable(guide):
-        raise WrongTypeError(f"guide must be a Pyro guide (a callable), got {type(guide).__name__}: pass metric.guide.")
+    check_type("guide", guide, Callable, "a Pyro guide (a callable)", "pass metric.guide")
     potential = BatchedPotential(model, *args, **kwargs)
     sizes = [min(chunk_size, num_samples - start) for start in range(0, num_samples, chunk_size)]
     with torch.no_grad():
@@ -84,8 +84,8 @@ def _log_ratios(potential: BatchedPotential, guide: Any, num_samples: int) -> Te
         theta = posterior.sample(torch.Size((num_samples,)))
         log_q = posterior.log_prob(theta)
         if theta.shape[-1] != potential.dim:
-            said = f"the guide is of {theta.shape[-1]} coordinates, the model has {potential.dim}"
-            raise ValueError(f"{said}: it is of another model.")
+            count = theta.shape[-1]
+            raise ValueError(f"the guide has {count} coordinates, the model {potential.dim}: it is of another model.")
     else:
         theta, log_q = _traced(potential, guide, num_samples)
     if bool((theta == theta[:1]).all()) and num_samples > 1:

@@ -16,7 +16,9 @@ from torch.func import vmap
 
 from ..runtime.arguments import check_count, first_line
 from ..runtime.out_of_memory import is_out_of_memory, with_less_at_once
+from ..runtime.progress import stage
 from ..runtime.threads import in_turn
+from .inspection import BRANCHES
 from .tracing import Outputs, fitting_a_cache, loop_is_faster, traced, worth_compiling
 
 Mode = Literal["auto", "vmap", "trace", "compile", "loop"]
@@ -51,11 +53,16 @@ class BatchedFunction:
     """fn for a batch of thetas; one graph for each combination of shapes, added to those made elsewhere (`graphs`)."""
 
     def __init__(
-        self, fn: Callable[..., Outputs], execution: Execution, graphs: dict[Any, fx.GraphModule] | None = None
+        self,
+        fn: Callable[..., Outputs],
+        execution: Execution,
+        graphs: dict[Any, fx.GraphModule] | None = None,
+        not_batched: list[str] | None = None,
     ) -> None:
         self._fn = fn
         self.execution = execution
         self._graphs = {} if graphs is None else graphs
+        self._not_batched = [] if not_batched is None else not_batched  # why vmap cannot run it, in torch's words
         self._ready: dict[Any, Callable[..., Outputs]] = {}
         self._calls: dict[Any, int] = {}
         self._parts: dict[Any, int] = {}  # how often shapes are called for one call of larger ones
@@ -117,8 +124,30 @@ class BatchedFunction:
 
     def _run(self, theta: Tensor, data: tuple[Tensor, ...]) -> Outputs:
         ready = self._prepare(theta, data) or self._vmapped(len(data))
-        with torch.no_grad():
-            return ready(theta, *data)
+        try:
+            with torch.no_grad():
+                return ready(theta, *data)
+        except RuntimeError as error:
+            if self._not_batched or self.execution.mode == "loop" or not _may_loop(error):
+                raise
+            return self._first_loop(theta, data, error)
+
+    def _first_loop(self, theta: Tensor, data: tuple[Tensor, ...], error: RuntimeError) -> Outputs:
+        """Particle after particle from here on, which is said, if that goes; else the error."""
+        try:
+            with torch.no_grad():
+                results = [self._fn(particle, *data) for particle in theta]
+        except Exception:
+            raise error from None
+        self._not_batched.append(first_line(error))
+        self._ready.clear()
+        warnings.warn(
+            "the particles run one after another, which is slower about as many times as there are particles: vmap "
+            f"cannot run the model for all of them at once ({first_line(error)}). Write that operation out in plain "
+            "ones, or leave its weights out with bayesianize(..., where=).",
+            stacklevel=2,
+        )
+        return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
 
     def _prepare(self, theta: Tensor, data: tuple[Tensor, ...]) -> Callable[..., Outputs] | None:
         """What runs these shapes, made when the calls are worth it; None for plain vmap."""
@@ -127,7 +156,7 @@ class BatchedFunction:
         if key not in self._ready:
             mode, expected = self.execution.mode, self.execution.expected_calls
             few = expected < CALLS_WORTH_A_TRACE if expected is not None else calls < CALLS_WORTH_A_TRACE
-            if mode == "vmap" or (mode == "auto" and few):
+            if not self._not_batched and (mode == "vmap" or (mode == "auto" and few)):
                 return None
             ready = self._ready[key] = self._make_ready(theta, data)
             if isinstance(ready, Compilable):
@@ -140,7 +169,7 @@ class BatchedFunction:
     def _make_ready(self, theta: Tensor, data: tuple[Tensor, ...]) -> Callable[..., Outputs]:
         """Trace the function for these shapes; to be compiled where that pays."""
         mode, key, batched = self.execution.mode, _shapes(theta, data), self._vmapped(len(data))
-        if mode == "loop":
+        if mode == "loop" or self._not_batched:
             return self._one_by_one(theta, data)
         graph = self._graphs.get(key) or _traced_if_possible(batched, theta, *data)
         if graph is None:  # where it branches on theta, vmap says so
@@ -168,6 +197,12 @@ class BatchedFunction:
 
 def _shapes(theta: Tensor, data: tuple[Tensor, ...]) -> tuple[Any, ...]:
     return (theta.shape, *((leaf.shape, leaf.dtype) for leaf in data))
+
+
+def _may_loop(error: RuntimeError) -> bool:
+    """Whether the error may be vmap's own: not memory, not a branch on values, not random numbers, not our own word."""
+    words = (*BRANCHES, "randomness")
+    return not is_out_of_memory(error) and not any(word in str(error) for word in words)
 
 
 def _traced_if_possible(fn: Callable[..., Outputs], *inputs: Tensor) -> fx.GraphModule | None:
@@ -209,7 +244,7 @@ def compiled(
         fn = FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
     fast = torch.compile(fn, dynamic=False)
     try:
-        with torch.no_grad(), in_turn():
+        with torch.no_grad(), in_turn(), stage("compiling"):
             fast(*inputs)
     except Exception as error:  # no C++ compiler, an operation that cannot be lowered, ...
         if is_out_of_memory(error):

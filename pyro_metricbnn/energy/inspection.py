@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 
 import torch
 from pyro import poutine
-from torch import Tensor
+from pyro.nn import PyroModule
+from torch import Tensor, nn
 
 from ..model.network import BayesianNetwork
 from ..model.sites import Sites, find_sites
@@ -18,7 +19,20 @@ from ..runtime.arguments import check_model, check_tensor, does_not_run, first_l
 from ..runtime.out_of_memory import is_out_of_memory
 from .handlers import LastSite
 
+NOT_DEFINITE = (
+    "A matrix of the model cannot be decomposed in this precision: add more to its diagonal, as kernel + 1e-4 * "
+    "torch.eye(n), or work in float64 (data.double(), and torch.set_default_dtype(torch.float64) in the model)."
+)
 BRANCHES = ("data-dependent control flow", "tracing tensor", ".item()", "dynamic shape")  # torch's words for one
+
+
+def taken_by(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments as the model takes them: a network's arrays and frames as tensors."""
+    if not isinstance(model, BayesianNetwork) or len(args) > 2 or kwargs.keys() - {"x", "y"}:
+        return args, dict(kwargs)
+    given = {**dict(zip(("x", "y"), args, strict=False)), **kwargs}
+    taken = dict(zip(("x", "y"), model.taken(given.get("x"), given.get("y")), strict=True))
+    return tuple(taken[name] for name in ("x", "y")[: len(args)]), {name: taken[name] for name in kwargs}
 
 
 def inspect_model(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Sites, poutine.Trace]:
@@ -47,16 +61,39 @@ def inspect_model(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         if cause := _not_finite(given):
             said = f"the model refuses its data: {cause}. Drop or impute those rows. ({first_line(error)})"
             raise ValueError(said) from error
+        if "PositiveDefinite" in str(error):
+            raise ValueError(f"{first_line(error)}. {NOT_DEFINITE}") from error
         raise
     except (RuntimeError, TypeError) as error:
         if is_out_of_memory(error):
             raise
-        advice = "Pass what it takes: tensors of its shapes and precision, on its device, observations included."
-        raise does_not_run("the model does not run on its arguments", args, kwargs, error, advice) from error
+        raise does_not_run(
+            "the model does not run on its arguments", args, kwargs, error, _advice(model, given, error)
+        ) from error
     wrong = [n for n, node in trace.nodes.items() if has_density(n, node) and not bool(node["log_prob_sum"].isfinite())]
     if wrong and (cause := _not_finite(given)):
         raise ValueError(f"the log density of site {wrong[0]!r} is not finite: {cause}. Drop or impute those rows.")
     return sites, trace
+
+
+def _advice(model: Model, given: Mapping[str, Tensor], error: Exception) -> str:
+    """What to do about a model that does not run on what it was given."""
+    if isinstance(error, torch.linalg.LinAlgError):
+        return NOT_DEFINITE
+    if isinstance(model, nn.Module) and not isinstance(model, (BayesianNetwork, PyroModule)):
+        return (
+            "A network is no Pyro model yet: make it one, bayesianize(net, Gaussian(0.3)) or with another likelihood, "
+            "and pass that."
+        )
+    if isinstance(model, BayesianNetwork):
+        own = model.net.get_parameter(model.names[0]).dtype
+        reals = [(name, value.dtype) for name, value in given.items() if value.is_floating_point()]
+        if wrong := [(name, kind) for name, kind in reals if kind != own]:
+            name, kind = wrong[0]
+            cast = {torch.float32: "float", torch.float64: "double", torch.float16: "half"}.get(own, f"to({own})")
+            cast = cast if "(" in cast else f"{cast}()"
+            return f"The network is {own} and {name} is {kind}: pass x.{cast}."
+    return "Pass what it takes: tensors of its shapes and precision, on its device, observations included."
 
 
 def _not_finite(given: Mapping[str, Tensor]) -> str:
@@ -75,11 +112,14 @@ def explain(error: RuntimeError, watch: LastSite) -> NoReturn:
     elif any(words in str(error) for words in BRANCHES):
         said = (
             f"the model branches on the value of a tensor {place} (an `if`, `.item()` or a loop over values): all "
-            "particles have to take one path. Use torch.where, or run them one after another with "
-            'BatchedPotential(...).using(mode="loop").'
+            "particles have to take one path. Use torch.where, or run them one after another: pass mode='loop' to "
+            "MetricBNN, to DriftRefineKernel or to BatchedPotential(...).using."
         )
     elif "randomness" in str(error):
-        said = f"the model draws random numbers by itself {place}, not through pyro.sample: make them latent sites."
+        said = (
+            f"the model draws random numbers {place} that are no latent sites of it: by torch itself, or at a site "
+            "that poutine.block hides. Sample them with pyro.sample and do not hide them, or condition on them."
+        )
     else:
         raise error
     raise ValueError(said) from error

@@ -5,15 +5,17 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.data import DataLoader
 
 from ..files.storage import Content
+from ..model.sites import find_sites
 from ..model.structure import Model
 from ..runtime.arguments import check_count, check_type, check_whole
 from ..runtime.randomness import random_state, set_random_state
 from .execution import BatchedFunction
 from .handlers import ScaleObservations
+from .inspection import taken_by
 from .potential import BatchedPotential
 
 Batch = tuple[tuple[Any, ...], dict[str, Any]]
@@ -42,6 +44,30 @@ class MinibatchPotential(BatchedPotential):
         worst = _rows_that_are_not_finite(self.source[0], len(self._data[0]) if self._data else 0)
         if worst:  # a batch that may come in the midst of a walk
             BatchedPotential(model, *worst)
+        self._refuse_local_sites()
+
+    def _refuse_local_sites(self) -> None:
+        """A latent value for each row would be one value for the first rows of all batches."""
+        size = len(self._data[0]) if self._data and self._data[0].dim() else 0
+
+        def other_rows(leaf: Any) -> Any:
+            if not torch.is_tensor(leaf) or not leaf.dim() or len(leaf) != size:
+                return leaf
+            return leaf[:-1] if size > 1 else torch.cat([leaf, leaf])
+
+        args, kwargs = tree_map(other_rows, (self.args, self.kwargs))
+        try:
+            sites, _ = find_sites(self.model, args, kwargs)
+        except Exception:  # a model of batches of this size alone has no site that follows their size
+            return
+        shapes = {site.name: site.shape for site in sites.sites}
+        for site in self.sites.sites:
+            if shapes.get(site.name, site.shape) != site.shape:
+                raise ValueError(
+                    f"the latent site {site.name!r} has a value for each row of a batch (shape {tuple(site.shape)} for "
+                    f"{size} rows): all batches would share these, and what is inferred would be far too sure. Pass "
+                    "all the data without batch_size= or a loader, or sum the site out of the model."
+                )
 
     @property
     def num_observations(self) -> int:
@@ -213,6 +239,7 @@ def potential_of(
     model: Model, args: tuple[Any, ...], kwargs: dict[str, Any], batch_size: int | None, keeps_place: bool = False
 ) -> BatchedPotential:
     """The energy of what a walk was given: arguments, arguments and a batch size, or a DataLoader."""
+    args, kwargs = taken_by(model, args, kwargs)
     check_lasting(args[0] if args else None)
     from_loader, wrong = bool(args) and isinstance(args[0], DataLoader), ""
     if kwargs and (batch_size is not None or any(isinstance(arg, DataLoader) for arg in args)):

@@ -7,6 +7,7 @@ U is Pyro's own: minus the log joint density, minus the log Jacobians of the sit
 import copy
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
@@ -20,9 +21,10 @@ from ..files.storage import Content
 from ..model.structure import Model, has_density, kind_of
 from ..runtime.arguments import WrongTypeError, check_device, check_number
 from ..runtime.threads import in_turn
+from ..runtime.written_out import written_out
 from .execution import BatchedFunction, Execution, Mode
 from .handlers import LastSite, Unvalidated
-from .inspection import explain, inspect_model
+from .inspection import explain, inspect_model, taken_by
 
 GradientEstimator = Callable[["BatchedPotential", Tensor], tuple[Tensor, Tensor]]
 """A function of the energy of one batch, which stays, and theta (N, D): its estimates of U (N,) and grad U (N, D)."""
@@ -50,10 +52,11 @@ class BatchedPotential:
     _estimator: GradientEstimator | None = None
 
     def __init__(self, model: Model, *args: Any, **kwargs: Any) -> None:
-        self.model, self.args, self.kwargs = model, args, kwargs
+        self.model, (self.args, self.kwargs) = model, taken_by(model, args, kwargs)
         with in_turn():
-            self.sites, self.prototype = inspect_model(model, args, kwargs)
+            self.sites, self.prototype = inspect_model(model, self.args, self.kwargs)
         self._graphs: dict[Any, Any] = {}  # traced, shared with what `using` gives
+        self._not_batched: list[str] = []  # so is why vmap cannot run the model
         self._bind(Execution())
 
     def _bind(self, execution: Execution) -> None:
@@ -63,8 +66,9 @@ class BatchedPotential:
         self._constants = [None if torch.is_tensor(leaf) else leaf for leaf in leaves]
         self._watch = LastSite(self.sites)
         mode: Mode = "loop" if execution.mode == "loop" else "vmap"
-        self._value_and_grad = BatchedFunction(grad_and_value(self._energy), execution, self._graphs)
-        self._parts = BatchedFunction(self._energy_parts, Execution(mode=mode, chunk_size=execution.chunk_size))
+        self._value_and_grad = BatchedFunction(grad_and_value(self._energy), execution, self._graphs, self._not_batched)
+        plain = Execution(mode=mode, chunk_size=execution.chunk_size)
+        self._parts = BatchedFunction(self._energy_parts, plain, not_batched=self._not_batched)
 
     def __copy__(self) -> Self:
         other = object.__new__(type(self))
@@ -189,7 +193,19 @@ class BatchedPotential:
         """U (N,) and its gradient (N, D) in one pass; the call that a walk is made of."""
         if self._estimator is not None:
             return self._estimator(self.next_batch(), theta)
-        grad, value = self._call(self._value_and_grad, theta)
+        try:
+            grad, value = self._call(self._value_and_grad, theta)
+        except torch.linalg.LinAlgError:
+            return self._one_by_one(theta)
+        return value, grad
+
+    def _one_by_one(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Particle after particle: one whose matrices cannot be decomposed has an infinite energy, and alone."""
+        value, grad = theta.new_full((len(theta),), math.inf), torch.zeros_like(theta)
+        for i in range(len(theta)):
+            with suppress(torch.linalg.LinAlgError):
+                row, of_row = self._call(self._value_and_grad, theta[i : i + 1])
+                grad[i], value[i] = row[0], of_row[0]
         return value, grad
 
     def inside(self, step: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
@@ -204,7 +220,15 @@ class BatchedPotential:
 
             return step(value_and_grad, *inputs)
 
-        return self._explained(self._value_and_grad.inside(with_energy, self._data))
+        whole = self._explained(self._value_and_grad.inside(with_energy, self._data))
+
+        def run(*inputs: Any) -> tuple[Tensor, ...]:
+            try:
+                return whole(*inputs)
+            except torch.linalg.LinAlgError:
+                return step(self.value_and_grad, *inputs)
+
+        return run
 
     def energy_parts(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """U split into what the prior (with the Jacobians) and what the observations contribute: (N,), (N,)."""
@@ -247,7 +271,7 @@ class BatchedPotential:
         leaves = [next(remaining) if is_data else c for is_data, c in zip(self._is_data, self._constants, strict=True)]
         args, kwargs = tree_unflatten(leaves, self._spec)
         model = self._scaled(self.model)
-        with Unvalidated(), self._watch:
+        with Unvalidated(), self._watch, written_out():
             trace = poutine.trace(poutine.condition(model, data=values)).get_trace(*args, **kwargs)
             trace.compute_log_prob(has_density)
         prior, likelihood = -jacobian, theta.new_zeros(())

@@ -10,13 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from ..runtime.progress import stage
 from ..runtime.threads import in_turn
 
 Outputs = tuple[Tensor, ...]
 
 # What decides how a graph runs. Counts, not stopwatches: the ways differ in the last bits, and the same seed has
 # to give the same walk on a busy machine too.
-COMPILE_SECONDS = 12.0  # 5 to 25 measured
+COMPILE_SECONDS = 12.0  # of a graph of up to SMALL_GRAPH nodes; 5 to 25 measured
+COMPILE_SECONDS_PER_NODE = 0.07  # of the others: 240 nodes take twice as long as 42, and 915 5.5 times
+SMALL_GRAPH, MOST_COMPILED = 100, 2000  # nodes; of a long loop over time, unrolled, compiling takes minutes
 SECONDS_PER_NODE = 8e-6
 SECONDS_PER_FLOP = 5e-11
 LOOP_PAYS = 10.0  # times the cost of the nodes
@@ -30,13 +33,18 @@ aten = torch.ops.aten
 def traced(fn: Callable[..., Outputs], *inputs: Tensor) -> fx.GraphModule:
     """The aten operations of one call, without what changes nothing."""
     _start_autograd()
-    from torch.fx.experimental.proxy_tensor import make_fx  # imports hundreds of modules
+    from torch._guards import TracingContext, tracing  # these import hundreds of modules
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
 
-    with in_turn():
-        graph = make_fx(fn)(*inputs)
-    if any(map(_selects_by_value, graph.graph.nodes)):
-        raise RuntimeError("the shapes depend on values: a graph would keep those of its first inputs")
-    tidy(graph)
+    # Each operation's shape is kept as a fake tensor. One mode for all: one for each takes half of the tracing's time.
+    shapes = TracingContext(FakeTensorMode(allow_fallback_kernels=True))
+    with in_turn(), stage("tracing"):
+        with tracing(shapes):
+            graph = make_fx(fn)(*inputs)
+        if any(map(_selects_by_value, graph.graph.nodes)):
+            raise RuntimeError("the shapes depend on values: a graph would keep those of its first inputs")
+        tidy(graph)
     return graph
 
 
@@ -168,7 +176,8 @@ def worth_compiling(graph: fx.GraphModule, expected_calls: int) -> bool:
     """Whether the calls to come save more time than compiling takes."""
     nodes = list(graph.graph.nodes)
     seconds = SECONDS_PER_NODE * len(nodes) + SECONDS_PER_FLOP * sum(map(_flops, nodes))
-    return expected_calls * seconds * COMPILED_SAVES > COMPILE_SECONDS
+    compiling = COMPILE_SECONDS + COMPILE_SECONDS_PER_NODE * max(0, len(nodes) - SMALL_GRAPH)
+    return len(nodes) <= MOST_COMPILED and expected_calls * seconds * COMPILED_SAVES > compiling
 
 
 _PRODUCTS = {aten.bmm.default, aten.mm.default, aten.addmm.default}

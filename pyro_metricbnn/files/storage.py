@@ -208,8 +208,8 @@ def _values(source: Path, kind: str, device: torch.device | str | None) -> Any:
                 try:
                     tensors[name] = tensor.to(real_device("device", was_on if device is None else device))
                 except Exception as error:  # of a type that depends on the device
-                    why = f"{source} has tensors of a device that is not here ({first_line(error)})"
-                    raise _Refusal(f"{why}: pass device='cpu' to load it there.") from error
+                    why = f"has tensors of a device that is not here ({first_line(error)})"
+                    raise _Refusal(f"{source} {why}: pass device='cpu' to load it there.") from error
             return tensors[name]
 
         return decoded(document["content"], load)

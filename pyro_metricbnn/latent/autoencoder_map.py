@@ -196,7 +196,8 @@ class AutoencoderMap(LatentMap):
             setattr(latent, name, state.tensor(name.lstrip("_"), *(lengths[axis] for axis in axes), **like))
         for name, kind in PLAIN.items():
             setattr(latent, name, state.value(name.lstrip("_"), kind))
-        latent._basis = state.tensor("basis", None, dim, **like) if latent.in_span else None
+        # In memory as the SVD has it: products with other strides round in another way.
+        latent._basis = state.tensor("basis", None, dim, **like).mT.contiguous().mT if latent.in_span else None
         points = latent._origin if latent._basis is None else latent._basis[:, 0]
         state.part("encoder").tensor("0.weight", latent.num_hidden, len(points), **like)  # before room is made for it
         latent._build(points)

@@ -3,8 +3,8 @@
 In: a model, its arguments and a distribution of theta.  Out: `AutoMetric`, for Predictive, ELBOs and replay.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import torch
 from pyro.distributions.torch_distribution import TorchDistribution
@@ -24,7 +24,8 @@ NUM_DRAWS = 2000  # for the quantiles of a posterior that is not made of curves
 class AutoMetric(AutoContinuous):
     """A guide whose unconstrained latent vector comes from a fitted posterior; it has nothing to train.
 
-    Sites come out constrained and in their plates. `median` and `quantiles` need no arguments.
+    Sites come out constrained and in their plates. `median` and `quantiles` need no arguments. It stays in the
+    precision and on the device that it was walked in; what keeps it is `MetricBNN.save`, not `state_dict`.
 
     Args:
         model: The Pyro model.
@@ -65,6 +66,24 @@ class AutoMetric(AutoContinuous):
         state = super().__getstate__()  # drops them from the live guide too
         self.__dict__.update(kept)
         return state
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """What `to`, `double`, `cuda` and the like come to: the record stays as and where it was walked."""
+        here = torch.empty(0, dtype=self.sites.dtype, device=self.sites.device)
+        there = fn(here)
+        if there.dtype != here.dtype:
+            advice = f"run on data and a network in {there.dtype}, or change what it draws: value.to({there.dtype})"
+            raise ValueError(f"a guide cannot go from {here.dtype} to {there.dtype}, it was walked in that: {advice}.")
+        if there.device != here.device:
+            advice = f"metric.save(path), then MetricBNN.load(path, model, device={str(there.device)!r})"
+            raise ValueError(f"a guide cannot go from {here.device} to {there.device}, its record stays: {advice}.")
+        return super()._apply(fn, recurse)
+
+    def state_dict(self, *args: Any, keep_vars: bool = False, **kwargs: Any) -> Any:
+        if not keep_vars:  # tracers ask for live tensors, of which there are none, and save nothing
+            why = "a guide has no parameters, so its state_dict would be empty and the posterior lost"
+            raise ValueError(f"{why}: metric.save(path) keeps it, MetricBNN.load(path, model).guide gives it back.")
+        return super().state_dict(*args, keep_vars=keep_vars, **kwargs)
 
     def get_posterior(self, *args: Any, **kwargs: Any) -> TorchDistribution:
         return self.posterior

@@ -17,6 +17,7 @@ from .latent_map import LatentMap, start_of, usable
 
 LENGTH_SCALES = (4.0, 10.0, 30.0, 100.0)  # in steps between recorded points
 NUMBERS_AT_ONCE = 2**21  # of a walk's T x D that are worked on together: the record is not held twice
+MOST_SAVED = 2**16  # directions of a map from a file, if it has no more coordinates: room is made for them
 RIDGE = 1e-8  # of the kernel's own size: for the solve alone; the curves go through the points
 
 
@@ -90,10 +91,11 @@ class KernelMap(LatentMap):
 
     def decode_on(self, segment: Tensor, position: Tensor) -> Tensor:
         self.check_fitted()
+        if torch.jit.is_tracing() or torch.compiler.is_compiling():  # a graph is for later draws, of other walks
+            return super().decode_on(segment, position)  # the same up to rounding, by the work of all walks
         weights = self._weights(position)  # (S, T): only the walk itself contributes
         theta = weights.new_empty(position.shape[0], len(self.theta_star))
-        is_traced = torch.jit.is_tracing() or torch.compiler.is_compiling()  # then for later draws, of other walks
-        for i in range(self.num_segments) if is_traced else segment.unique().tolist():
+        for i in segment.unique().tolist():
             rows = (segment == i).nonzero().squeeze(-1)
             for columns in self._columns:
                 theta[rows, columns] = self.theta_star[columns] + weights[rows] @ self._offsets(i, columns)
@@ -154,4 +156,7 @@ class KernelMap(LatentMap):
     @classmethod
     def restored(cls, state: Content, trajectories: Trajectories) -> Self:
         """Fitted again: it takes milliseconds, draws no random number, and gives the same bits."""
-        return cls(state.value("latent_dim", int, type(None))).fit(trajectories, progress=False)
+        latent_dim = state.value("latent_dim", int, type(None))
+        if latent_dim is not None and not 0 < latent_dim <= max(MOST_SAVED, trajectories.sites.dim):
+            raise state.wrong("latent_dim", "a number of directions that somebody could want")
+        return cls(latent_dim).fit(trajectories, progress=False)

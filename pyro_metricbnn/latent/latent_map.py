@@ -100,9 +100,7 @@ class LatentMap(ABC):
     @classmethod
     def restored(cls, state: Content, trajectories: Trajectories) -> Self:
         """The map of such a state; `state.tensor` and `state.value` check what the file has."""
-        raise NotImplementedError(
-            f"{cls.__name__} cannot be loaded: give it restored(state, trajectories), as KernelMap has."
-        )
+        raise NotImplementedError(f"to load a {cls.__name__}, give it restored(state, trajectories), as KernelMap has.")
 
 
 def usable(trajectories: Trajectories) -> Tensor:
@@ -110,9 +108,7 @@ def usable(trajectories: Trajectories) -> Tensor:
     check_type("trajectories", trajectories, Trajectories, "the Trajectories of a walk, as metric.trajectories are")
     whole = trajectories.is_good.all(-1).to(trajectories.thetas.device)
     if not bool(whole.any()):
-        raise ValueError(
-            "every particle of the walk froze, so there is none to lay out. Walk again with a smaller step."
-        )
+        raise ValueError("every particle of the walk froze: there is none to lay out. Walk again with a smaller step.")
     return trajectories.thetas if bool(whole.all()) else trajectories.thetas[whole]
 
 

@@ -16,7 +16,7 @@ from pyro.distributions.torch_distribution import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from ..runtime.arguments import WrongTypeError, check_device, check_type
+from ..runtime.arguments import as_tensor, check_device, check_type
 from ..runtime.threads import settle_after_fork
 from ..walk.trajectories import Trajectories
 from .latent_map import LatentMap, usable
@@ -35,17 +35,13 @@ class TubePosterior(TorchDistribution):
     knots: Tensor  # points of the polylines, evenly spread in probability: (N, G + 1, D)
 
     def __init__(self, like: Tensor, tube_scale: float | Tensor) -> None:
-        try:
-            self.tube_scale = torch.as_tensor(tube_scale, dtype=like.dtype, device=like.device)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise WrongTypeError(f"tube_scale must be a number or a tensor of them, got {tube_scale!r}.") from error
+        self.tube_scale = as_tensor("tube_scale", tube_scale, like)
         if self.tube_scale.shape not in ((), like.shape):
-            shape = tuple(self.tube_scale.shape)
-            raise ValueError(
-                f"tube_scale has shape {shape}: pass one number, or one for each of the {len(like)} coordinates."
-            )
+            shape, dim = tuple(self.tube_scale.shape), len(like)
+            raise ValueError(f"tube_scale has shape {shape}: pass a number, or one for each of the {dim} coordinates.")
         if not bool(((self.tube_scale >= 0) & self.tube_scale.isfinite()).all()):
             raise ValueError(f"tube_scale must be finite and not negative, got {tube_scale}.")
+        self._has_noise = bool(self.tube_scale.any())  # here, so that a traced draw need not look at values
         super().__init__(torch.Size(), like.shape, validate_args=False)
 
     def points(self, num_points: int) -> Tensor:
@@ -62,7 +58,7 @@ class TubePosterior(TorchDistribution):
         settle_after_fork()
         shape = self._extended_shape(torch.Size(sample_shape))
         theta = self.points(math.prod(shape[:-1]))
-        if bool(self.tube_scale.any()):
+        if self._has_noise:
             theta = torch.randn_like(theta).mul_(self.tube_scale).add_(theta)  # of large draws no third copy
         return theta.reshape(shape)
 

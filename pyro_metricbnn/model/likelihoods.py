@@ -38,6 +38,15 @@ class Likelihood(ABC):
     def distribution(self, f: Tensor, **parameters: Tensor) -> Any:
         """The distribution of the observations given outputs f (n, ...)."""
 
+    @property
+    def infers_noise(self) -> bool:
+        """Whether the data say how large the noise is."""
+        return False
+
+    def fitted(self, f: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Its latent parameters as outputs f and observations y ask for, for a network without a search."""
+        return {}
+
     def moments(self, f: Tensor, **parameters: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the observations."""
         distribution = self.distribution(f, **parameters)
@@ -51,6 +60,23 @@ class Likelihood(ABC):
         """The output without what the observations cannot tell."""
         return f
 
+    def misread(self, f: Tensor) -> str:
+        """Why outputs f (n, ...) cannot be what the likelihood reads; nothing where they may be."""
+        return ""
+
+    def error_of(self, f: Tensor, y: Tensor) -> float | None:
+        """How far the outputs are from observations y, in units of what a constant is; None where that says nothing."""
+        if self.observes == "classes":
+            probs = self.class_probs(f).flatten(0, -2)
+            labels = y.flatten().long()
+            share = torch.bincount(labels, minlength=probs.shape[-1]) / len(labels)
+            constant = -float(torch.xlogy(share, share).sum())
+            chosen = probs.gather(-1, labels[:, None]).clamp_min(torch.finfo(probs.dtype).tiny)
+            return -float(chosen.log().mean()) / constant if constant > 0 else None
+        spread = float((y - y.mean(0)).square().mean().sqrt())
+        mean = f if f.shape == y.shape else f[..., : y.shape[-1]]
+        return float((mean - y).square().mean().sqrt()) / spread if spread > 0 and self.has_normal_noise else None
+
     def targets(self, f: Tensor, y: Tensor) -> Tensor:
         """Check observations y against outputs f, and give them the shape of one draw."""
         check_device("y", y, f.device, "the network's output is")
@@ -62,33 +88,46 @@ class Likelihood(ABC):
 
 @dataclass(frozen=True)
 class Gaussian(Likelihood):
-    """Real observations around the output, with one noise scale.
+    """Real observations around the output, with one noise scale, which the data say unless you do.
 
     Args:
-        scale: The standard deviation of the noise: a positive number, a tensor that broadcasts against the output, or
-            a distribution, which makes it a latent site `scale`. The joint maximum is an overfitted network without
-            noise: leave from the trained weights and held-out noise, `map_params={**weights, "scale": noise}`.
+        scale: The standard deviation of the noise. None infers it: a latent site `scale` with the prior LogNormal(-1,
+            1.5), 95 % of it between .02 and 7, for targets of about 1; it is wide, so that some tens of rows outweigh
+            it. A positive number, or a tensor that broadcasts against the output, says it; another distribution is
+            another prior.
 
     Example:
         >>> Gaussian(0.3).distribution(torch.zeros(5, 1)).batch_shape
         torch.Size([5])
+        >>> BatchedPotential(bayesianize(nn.Linear(2, 1), Gaussian()), x, y).sites.names
+        ('weight', 'bias', 'scale')
     """
 
     has_normal_noise = True
-    scale: Any = 1.0
+    scale: Any = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.scale, Distribution):
+        if self.infers_noise:
             return
         with suppress(TypeError, RuntimeError):  # of what is no number
             scale = torch.as_tensor(self.scale, device="cpu")
             if bool(((scale > 0) & scale.isfinite()).all()):
                 return
-        why = "it is the noise's deviation. Pass a distribution to infer it."
+        why = "it is the noise's deviation. Pass None, or a distribution, to infer it."
         raise ValueError(f"scale must be positive, got {self.scale}: {why}")
 
+    @property
+    def infers_noise(self) -> bool:
+        return self.scale is None or isinstance(self.scale, Distribution)
+
+    def fitted(self, f: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return {"scale": (f - y).square().mean().sqrt()} if self.infers_noise else {}
+
     def parameters(self, f: Tensor) -> dict[str, Tensor]:
-        return {"scale": pyro.sample("scale", self.scale)} if isinstance(self.scale, Distribution) else {}
+        if not self.infers_noise:
+            return {}
+        prior = dist.LogNormal(f.new_tensor(-1.0), f.new_tensor(1.5)) if self.scale is None else self.scale
+        return {"scale": pyro.sample("scale", prior)}
 
     def distribution(self, f: Tensor, **parameters: Tensor) -> Any:
         scale = parameters.get("scale", self.scale)
@@ -111,6 +150,7 @@ class HeteroscedasticGaussian(Likelihood):
     """
 
     has_normal_noise = True
+    infers_noise = True
     floor: float = 1e-4  # keeps the density bounded where the network fits a point exactly
 
     def __post_init__(self) -> None:
@@ -150,6 +190,15 @@ class Categorical(Likelihood):
 
     def class_probs(self, f: Tensor) -> Tensor:
         return f.softmax(-1)
+
+    def misread(self, f: Tensor) -> str:
+        sums = f.sum(-1)
+        if f.shape[-1] < 2 or bool((f < 0).any()) or not torch.allclose(sums, torch.ones_like(sums), atol=1e-4):
+            return ""
+        return (
+            "the network's outputs are probabilities that sum to 1 in each row: it ends in a softmax, and Categorical "
+            "reads logits. Leave the softmax out; what was trained with it keeps its weights."
+        )
 
     def identified(self, f: Tensor) -> Tensor:
         """Logits that sum to zero: a shift of all of them changes no probability."""

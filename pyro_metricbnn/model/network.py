@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from ..runtime.arguments import WrongTypeError, check_type
 from .likelihoods import Likelihood
+from .numbers import as_tensors
 from .priors import PriorScale, below, priors_of
 
 Where = str | Sequence[str] | None
@@ -47,7 +48,13 @@ class BayesianNetwork(nn.Module):
         """The prior of one site, on the parameter's device and with its dtype."""
         return self._priors[name].of(name, self.net.get_parameter(name))
 
-    def forward(self, x: Any, y: Tensor | None = None) -> Tensor:
+    def taken(self, x: Any, y: Any = None) -> tuple[Any, Any]:
+        """Inputs and observations as tensors: arrays, frames and series, too, can be passed wherever a tensor can."""
+        like = self.net.get_parameter(self.names[0])
+        return as_tensors("x", x, like), as_tensors("y", y, like)
+
+    def forward(self, x: Any, y: Any = None) -> Tensor:
+        x, y = self.taken(x, y)
         weights = {name: pyro.sample(name, self.prior(name)) for name in self.names}
         weights = {name: value.to(self.net.get_parameter(name)) for name, value in weights.items()}
         f = functional_call(self.net, weights, x if isinstance(x, tuple) else (x,))

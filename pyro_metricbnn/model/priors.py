@@ -20,7 +20,7 @@ class Prior(ABC):
         >>> class FanIn(Prior):
         ...     def distribution(self, name, value):
         ...         return dist.Normal(value.new_zeros(()), value[0].numel() ** -0.5)
-        >>> bayesianize(nn.Linear(4, 1), Gaussian(), prior_scale=FanIn()).prior("weight").variance
+        >>> bayesianize(nn.Linear(4, 1), Gaussian(1.0), prior_scale=FanIn()).prior("weight").variance
         tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
     """
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from pyro import poutine
+from pyro.distributions import constraints
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
@@ -120,11 +121,17 @@ def _is_identity(transform: Any) -> bool:
     return isinstance(transform, ComposeTransform) and not transform.parts
 
 
-class RefuseDiscrete(Messenger):
-    """Refuse a latent site that has no gradient."""
+class RefuseSite(Messenger):
+    """Refuse a latent site that cannot be walked on, in words that name it."""
 
     def _pyro_sample(self, msg: Any) -> None:
         fn = msg["fn"]
+        if kind_of(msg) == "latent" and fn.support is constraints.sphere:
+            raise ValueError(
+                f"the latent site {msg['name']!r} lies on a sphere ({type(fn).__name__}), which has no map from "
+                "unconstrained coordinates: reparametrise it, poutine.reparam(model, config={"
+                f"{msg['name']!r}: pyro.infer.reparam.ProjectedNormalReparam()}})."
+            )
         if kind_of(msg) == "latent" and (fn.has_enumerate_support or fn.support.is_discrete):
             raise ValueError(
                 f"the latent site {msg['name']!r} is discrete ({type(fn).__name__}): it has no gradient to walk along. "
@@ -134,7 +141,7 @@ class RefuseDiscrete(Messenger):
 
 def find_sites(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Sites, poutine.Trace]:
     """Run the model twice to see its latent sites, and refuse what cannot be walked on."""
-    checked = InitMessenger(init_to_uniform)(RefuseDiscrete()(model))  # Pyro's own error would advise enumeration
+    checked = InitMessenger(init_to_uniform)(RefuseSite()(model))  # Pyro's own error would advise enumeration
     trace, again = (poutine.trace(checked).get_trace(*args, **kwargs) for _ in range(2))
     found = sites_to_infer(
         trace,

@@ -5,6 +5,7 @@ Out: the axes, labelled. No style is changed, no window opened, and no random nu
 Needs matplotlib: pip install 'pyro_metricbnn[plots]'. To add here: a picture, in the file of what it shows.
 """
 
+from .detection import plot_detection, plot_risk_coverage
 from .predictions import plot_band, plot_decision, plot_reliability
 from .walks import Plane, plot_energy, plot_losses, plot_segments, plot_walks
 
@@ -12,9 +13,11 @@ __all__ = [
     "Plane",
     "plot_band",
     "plot_decision",
+    "plot_detection",
     "plot_energy",
     "plot_losses",
     "plot_reliability",
+    "plot_risk_coverage",
     "plot_segments",
     "plot_walks",
 ]

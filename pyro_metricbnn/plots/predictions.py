@@ -3,10 +3,10 @@
 In: predictions or a run; `legend` asks for one, `ax` is where to draw, None for a new figure.  Out: the axes, labelled.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from pyro.ops.stats import quantile
@@ -14,13 +14,10 @@ from torch import Tensor
 
 from ..diagnostics.calibration import binned, check_prediction, class_labels
 from ..predictions.prediction import Prediction
-from ..runtime.arguments import WrongTypeError, check_count, check_number, check_tensor, check_type
+from ..runtime.arguments import check_count, check_number, check_tensor, check_type
 from ..runtime.randomness import own_numbers
 from . import style
-from .style import array, axes_for, column, draw_field, grid_of, legend_below, window
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from .style import Axes, array, axes_for, column, draw_field, grid_of, legend_below, window
 
 MAX_DRAWS = 4_000_000  # of observations, all inputs together, for the edges of a band
 WANTED_DRAWS = 20_000  # an input: the edges are then smooth to a 60th of the noise
@@ -183,15 +180,14 @@ def _draw_classes(ax: Axes, sides: tuple[Tensor, Tensor], probs: Tensor, x: Tens
 
 
 def _predicted(predictor: Any, x: Tensor, num_samples: int) -> Prediction:
-    is_run = hasattr(predictor, "predict")
-    if not is_run and not callable(predictor):
-        wanted = "a run, or a function from inputs to a Prediction"
-        raise WrongTypeError(f"predictor must be {wanted}, got {type(predictor).__name__}.")
+    ask = predictor
+    if hasattr(predictor, "predict"):
+        ask = partial(predictor.predict, num_samples=num_samples, chunk_size=CHUNK)
+    check_type("predictor", ask, Callable, "a run, or a function from inputs to a Prediction")
     with own_numbers(x.device):
-        prediction = predictor.predict(x, num_samples, chunk_size=CHUNK) if is_run else predictor(x)
-    if not isinstance(prediction, Prediction):
-        said = f"the predictor gave {type(prediction).__name__}, not a Prediction"
-        raise ValueError(f"{said}: pass a run, or for example lambda x: predict(model, samples, x).")
+        prediction = ask(x)
+    advice = "pass a run, or for example lambda x: predict(model, samples, x)"
+    check_type("what the predictor gives", prediction, Prediction, "a Prediction", advice)
     return prediction
 
 

@@ -3,17 +3,17 @@
 In: an axes or None.  Out: an axes, of a figure of its own where None was given. matplotlib loads at the first picture.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ..runtime.arguments import WrongTypeError, check_tensor
+from ..runtime.arguments import as_tensor, check_type
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+else:
+    Axes = Any  # until the first picture loads matplotlib
 
 # Okabe and Ito's palette
 BLACK, ORANGE, SKY, GREEN, YELLOW = "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442"
@@ -21,6 +21,7 @@ BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#7F7F7F"
 CLASSES = (VERMILLION, BLUE, GREEN, PURPLE, ORANGE, SKY, YELLOW, BLACK)
 MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*")  # so that classes differ without colours, too
 FIELD = "cividis"
+MATPLOTLIB = "matplotlib, which is not installed: run pip install 'pyro_metricbnn[plots]'"  # what to say without it
 BELOW = 34  # points from the axes down to the legend: room for ticks and a label
 
 
@@ -29,13 +30,10 @@ def axes_for(ax: Axes | None, width: float = 6.0, height: float = 4.0) -> Axes:
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
-        said = "plots need matplotlib, which is not installed: run pip install 'pyro_metricbnn[plots]'."
-        raise ImportError(said) from error
+        raise ImportError(f"plots need {MATPLOTLIB}.") from error
     if ax is None:
         return plt.subplots(figsize=(width, height), layout="constrained")[1]
-    if not hasattr(ax, "fill_between"):
-        wanted = "a matplotlib axes, one of plt.subplots()[1], or None"
-        raise WrongTypeError(f"ax must be {wanted}, got {type(ax).__name__}.")
+    check_type("ax", ax, plt.Axes, "a matplotlib axes, one of plt.subplots()[1], or None")
     return ax
 
 
@@ -78,11 +76,7 @@ def draw_field(ax: Axes, sides: tuple[Tensor, Tensor], field: Tensor, **colours:
 
 def column(values: Any, name: str) -> Tensor:
     """(n,) from (n,) or (n, 1)."""
-    try:
-        flat = values if torch.is_tensor(values) else torch.as_tensor(values, device="cpu")
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise WrongTypeError(f"{name} is {str(values)[:60]!r}, which is no tensor of numbers: pass one.") from error
-    check_tensor(name, flat)
+    flat = as_tensor(name, values)
     if flat.dim() not in (1, 2) or flat.shape[1:].numel() != 1:
         raise ValueError(f"{name} has shape {tuple(flat.shape)}, but must be (n,) or (n, 1): pass one column.")
     return flat.detach().to("cpu").flatten()

@@ -3,11 +3,9 @@
 In: a run or part of it; `legend` asks for one, `ax` is where to draw, None for a new figure.  Out: the axes, labelled.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -20,10 +18,7 @@ from ..runtime.arguments import check_count, check_type
 from ..runtime.randomness import own_numbers
 from ..walk.trajectories import Trajectories, walk_of
 from . import style
-from .style import array, axes_for, draw_field, grid_of, legend_below, window
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from .style import Axes, array, axes_for, draw_field, grid_of, legend_below, window
 
 DARKEST = 0.01  # of the energies in a plane: the few below would take the colours that show the fiber
 MAX_COMPONENT_POINTS = 500  # of all walks that the plane is found from: two directions need no more
@@ -45,7 +40,7 @@ class Plane:
     shares: Tensor  # (2,), the part of the points' variance along each
 
     @classmethod
-    def of_walks(cls, trajectories: Trajectories) -> Plane:
+    def of_walks(cls, trajectories: Trajectories) -> Self:
         """Through the MAP, along the two directions in which the recorded points vary most."""
         num_walks, num_points, dim = trajectories.thetas.shape
         if dim < 2:
@@ -59,7 +54,7 @@ class Plane:
         return cls(origin=star, axes=axes[:2], shares=singular[:2] ** 2 / singular.pow(2).sum())
 
     @classmethod
-    def of_segments(cls, latent_map: LatentMap) -> Plane:
+    def of_segments(cls, latent_map: LatentMap) -> Self:
         """Of a latent space, through z_MAP; where all segments are orthogonal they are all seen, as a fan."""
         ends = latent_map.ends.detach().double()  # (N, k)
         if ends.shape[1] < 2:
@@ -231,8 +226,7 @@ def plot_losses(latent_map: AutoencoderMap | Run, *, legend: bool = True, ax: Ax
     """
     fitted = getattr(latent_map, "latent_map", latent_map)
     if not isinstance(fitted, AutoencoderMap) or not fitted.losses:
-        why = "KernelMap is not trained, and an AutoencoderMap has them after fit(trajectories)"
-        raise ValueError(f"{type(fitted).__name__} has no losses to draw: {why}.")
+        raise ValueError(f"{type(fitted).__name__} has no losses to draw: pass an AutoencoderMap after its fit.")
     ax, losses, bends = axes_for(ax), fitted.losses, fitted.bends
     epochs = range(1, len(losses) + 1)
     names = {"plus": "neighbours", "reconstruction": "reconstruction", "segment": "segments"}

@@ -5,6 +5,7 @@ In: whatever has draws, the model and its data.  Out: `InferenceData` of ArviZ 0
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,22 +14,20 @@ from torch import Tensor, nn
 
 from ..model.network import BayesianNetwork
 from ..model.structure import TAKEN, Layout, Model, Shape, find_layout
-from ..runtime.arguments import check_count, check_model, check_type
+from ..runtime.arguments import check_count, check_type
 from .pointwise import Draws, Pointwise
 from .sources import PosteriorDraws, Source, source_of
 
 Group = dict[str, tuple[tuple[str, ...], Tensor]]  # dims and values by variable
 Coords = Mapping[str, Sequence[Any]]
+NUM_CHAINS, MIN_DRAWS = 4, 4  # that independent draws are split into, and of each: R-hat needs two chains of four
 
 
 def _constants(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any], layout: Layout) -> Group:
     """Arguments of the model that are numbers, and are not what it observes."""
-    try:
-        signature = inspect.signature(model.forward if isinstance(model, nn.Module) else model)
-        named: dict[str, Any] = dict(signature.bind(*args, **kwargs).arguments)
-        named.update(named.pop("kwargs", {}))
-    except (TypeError, ValueError):  # of a callable without a signature
-        named = {**{f"argument_{i}": value for i, value in enumerate(args)}, **kwargs}
+    signature = inspect.signature(model.forward if isinstance(model, nn.Module) else model)
+    named: dict[str, Any] = dict(signature.bind(*args, **kwargs).arguments)
+    named.update(named.pop("kwargs", {}))
     result: Group = {}
     for name, value in (leaf for key, argument in named.items() for leaf in _leaves(key, argument)):
         flat = value.reshape(-1)
@@ -71,7 +70,8 @@ def to_arviz(
         source: A `MetricBNN` or `MCMC` after `run`, a guide, `Trajectories`, or samples ([chains,] draws, ...) by site.
         model: The Pyro model.
         *args: The model's arguments, observations included; by default those of the run.
-        num_samples: Draws from a guide, 1000 by default, or from a `MetricBNN`'s latent posterior, not its walk.
+        num_samples: Draws from a guide, 1000 by default, or from a `MetricBNN`'s latent posterior, not its walk. They
+            are independent and come as four chains, for R-hat; as fewer where these would be unequal or too short.
         log_likelihood: Whether to have that group.
         posterior_predictive: Whether to have that group; it draws from the global generator.
         prior: How many draws to put into `prior` and `prior_predictive`.
@@ -89,7 +89,7 @@ def to_arviz(
     layout = find_layout(model, args, kwargs)
     constants = _constants(model, args, kwargs, layout)
     _check_coords(coords or {}, layout, constants)
-    draws = posterior.draws(layout, (args, kwargs), num_samples)
+    draws = _in_chains(posterior.draws(layout, (args, kwargs), num_samples))
     pointwise = Pointwise(model, args, kwargs, layout, chunk_size)
     groups = _posterior_groups(pointwise, draws, log_likelihood, posterior_predictive)
     if prior:
@@ -101,7 +101,6 @@ def to_arviz(
 
 def _checked(source: Any, model: Any, num_samples: Any, prior: Any, coords: Any, chunk_size: Any) -> Source:
     """The source, after a look at what was passed along with it."""
-    check_model(model)
     check_count("chunk_size", chunk_size, "it counts draws.", or_none=True)
     check_count("num_samples", num_samples, "it counts draws.", or_none=True)
     check_count("prior", prior, "prior counts draws from the prior: pass a number such as 500, or 0 for none.", least=0)
@@ -109,6 +108,15 @@ def _checked(source: Any, model: Any, num_samples: Any, prior: Any, coords: Any,
     posterior = source_of(source)
     posterior.check(model)
     return posterior
+
+
+def _in_chains(draws: PosteriorDraws) -> PosteriorDraws:
+    """Independent draws as several chains of equal length."""
+    if not draws.are_independent:
+        return draws
+    number = next(iter(draws.values.values())).shape[1]
+    chains = max(c for c in range(1, NUM_CHAINS + 1) if c == 1 or (number % c == 0 and number >= MIN_DRAWS * c))
+    return replace(draws, values={name: v.unflatten(1, (chains, -1)).squeeze(0) for name, v in draws.values.items()})
 
 
 def _posterior_groups(

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
+from torch.func import functional_call
 
 from ..energy.handlers import Unvalidated
 from ..model.likelihoods import Likelihood
@@ -92,12 +92,12 @@ class Prediction:
     @property
     def entropy(self) -> Tensor:
         """Entropy of the mean probabilities (n,): all the uncertainty there is."""
-        return _entropy(self._class_probs().flatten(2).mean(0))
+        return torch.special.entr(self._class_probs().flatten(2).mean(0)).sum(-1)
 
     @property
     def mutual_information(self) -> Tensor:
         """How much of the entropy comes from not knowing the weights (n,)."""
-        return self.entropy - _entropy(self._class_probs().flatten(2)).mean(0)
+        return self.entropy - torch.special.entr(self._class_probs().flatten(2)).sum(-1).mean(0)
 
     def _class_probs(self) -> Tensor:
         """Under each draw: (S, n, ..., C)."""
@@ -137,10 +137,6 @@ class Prediction:
         return each.logsumexp(0) - math.log(self.num_samples)
 
 
-def _entropy(probs: Tensor) -> Tensor:
-    return -(probs * probs.clamp_min(torch.finfo(probs.dtype).tiny).log()).sum(-1)
-
-
 def predict(
     model: BayesianNetwork, samples: Mapping[str, Tensor], x: Any, *, chunk_size: int | None = None
 ) -> Prediction:
@@ -160,6 +156,7 @@ def predict(
     check_count("chunk_size", chunk_size, "it counts rows of x.", or_none=True)
     with in_turn():  # while another thread predicts, the module has that one's weights
         weights = _weights(model, samples)
+    x, _ = model.taken(x)
     inputs = x if isinstance(x, tuple) else (x,)
     num_rows = _num_rows(inputs, next(iter(weights.values())).device)
     run = partial(_outputs, model.net, weights, inputs, num_rows)
@@ -216,10 +213,10 @@ def _outputs(net: torch.nn.Module, weights: dict[str, Tensor], inputs: tuple, nu
         parts = [tuple(value[rows] if torch.is_tensor(value) else value for value in inputs) for rows in chunks]
     try:
         with torch.no_grad(), in_turn():  # a functional call lends the module other weights
-            outputs = [vmap(lambda w, part=part: functional_call(net, w, part))(weights) for part in parts]
+            outputs = [for_each(lambda w, part=part: functional_call(net, w, part), weights) for part in parts]  # type: ignore[misc]
     except (TypeError, RuntimeError, AttributeError) as error:
         if is_out_of_memory(error):
             raise
-        advice = "Pass inputs such as it was trained on."
-        raise does_not_run("the network does not run on x", inputs, {}, error, advice) from error
+        said = "the network does not run on x"
+        raise does_not_run(said, inputs, {}, error, "Pass inputs such as it was trained on.") from error
     return torch.cat(outputs, dim=1)

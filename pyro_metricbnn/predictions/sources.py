@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..latent.guide import AutoMetric
 from ..model.structure import Layout, Model
-from ..runtime.arguments import WrongTypeError, check_tensor
+from ..runtime.arguments import WrongTypeError, as_tensor
 from ..runtime.threads import in_turn
 from ..walk.trajectories import Arguments, Trajectories, walk_of
 from .pointwise import Draws
@@ -35,6 +35,7 @@ class PosteriorDraws:
     chains: Sequence[int] | None = None
     library: str = "pyro"
     warnings: tuple[str, ...] = ()
+    are_independent: bool = False  # as a guide's are: any split of them is into chains
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,7 @@ class Source(ABC):
     def draws(self, layout: Layout, arguments: Arguments, num_samples: int | None = None) -> PosteriorDraws:
         """Draws (chains, S, ...) of each latent site of a model of this layout, which runs on these arguments."""
         if num_samples is not None and not self.draws_anew:
-            kind = type(self.given).__name__
-            raise ValueError(f"num_samples is for guides: {kind} has its own number of draws. Leave it out.")
+            raise ValueError(f"num_samples is for guides: {self.name} has its own number of draws. Leave it out.")
         found = self.read(layout, arguments, num_samples)
         return replace(found, values=_by_chain(found.values, layout))
 
@@ -123,7 +123,8 @@ class Guide(Source):
         with torch.no_grad(), in_turn():
             traces = [poutine.trace(self.given).get_trace(*args, **kwargs) for _ in range(number)]
         names = [name for name in layout.latent if name in traces[0].nodes]
-        return PosteriorDraws(values={n: torch.stack([t.nodes[n]["value"] for t in traces]) for n in names})
+        values = {n: torch.stack([t.nodes[n]["value"] for t in traces]) for n in names}
+        return PosteriorDraws(values=values, are_independent=True)
 
 
 @source_of.register(AutoMetric)
@@ -132,7 +133,7 @@ class MetricGuide(Guide):
 
     def read(self, layout: Layout, arguments: Arguments, num_samples: int | None) -> PosteriorDraws:
         values = self.given.sample_posterior(num_samples or DEFAULT_SAMPLES)
-        return PosteriorDraws(values=values, library="pyro_metricbnn")
+        return PosteriorDraws(values=values, library="pyro_metricbnn", are_independent=True)
 
 
 @source_of.register(MCMC)
@@ -179,10 +180,8 @@ class Run(Source):
     def arguments(self) -> Arguments:
         walk = walk_of(self.given)
         if walk.in_batches:
-            raise ValueError(
-                "the run took its data in batches, so no call of the model saw them all: pass the model's arguments, "
-                "with all the data that this is to be about."
-            )
+            said = "the run took its data in batches, so no call of the model saw them all"
+            raise ValueError(f"{said}: pass the model's arguments, with all the data that this is to be about.")
         return walk.arguments
 
     def check(self, model: Model) -> None:
@@ -242,16 +241,9 @@ def _by_chain(samples: Mapping[str, Any], layout: Layout) -> Draws:
 
 def _grouped(name: str, value: Any, size: torch.Size) -> Tensor:
     """Draws of one site, also as an array or a list, as a tensor (chains, S, *size)."""
-    try:
-        value = value if torch.is_tensor(value) else torch.as_tensor(value, device="cpu")
-    except (TypeError, ValueError, RuntimeError) as error:
-        said = f"the samples of site {name!r} are {str(value)[:60]!r}, which is no tensor of numbers: pass one."
-        raise WrongTypeError(said) from error
-    check_tensor(f"the samples of site {name!r}", value)
+    value = as_tensor(f"the samples of site {name!r}", value)
     num_leading = value.dim() - len(size)
     if num_leading not in (1, 2) or value.shape[num_leading:] != size:
-        raise ValueError(
-            f"the samples of site {name!r} have shape {tuple(value.shape)}, but a value of the model's has "
-            f"{tuple(size)}: before that come the draws, or the chains and the draws."
-        )
+        wanted = ", ".join(["[chains,] draws", *map(str, size)])
+        raise ValueError(f"the samples of site {name!r} have shape {tuple(value.shape)}, but must be ({wanted}).")
     return value if num_leading == 2 else value[None]

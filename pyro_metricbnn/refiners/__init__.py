@@ -4,9 +4,10 @@ In: `Particles` on a `Ground`.  Out: the particles at the next point, and the en
 To add here: a refiner, one frozen class with `reach`, `num_gradients` and `advance`; state of its own goes in `own`.
 """
 
+from .anneal import Anneal
 from .pull_back import Adam, Descent
 from .refiner import Refiner
 from .state import Ground, Particles
 from .steer import Steer
 
-__all__ = ["Adam", "Descent", "Ground", "Particles", "Refiner", "Steer"]
+__all__ = ["Adam", "Anneal", "Descent", "Ground", "Particles", "Refiner", "Steer"]

@@ -16,7 +16,7 @@ NOISE_EVERY = 0.1  # of the path over which the noise renews the drift
 ValueAndGrad = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
-def turn(u: Tensor, grad: Tensor, length: float) -> tuple[Tensor, Tensor]:
+def turn(u: Tensor, grad: Tensor, length: float | Tensor) -> tuple[Tensor, Tensor]:
     """Turn unit vectors u (N, D) down the gradient for a path of `length`.
 
     e = -grad/|grad|, delta = length |grad|/(D - 1),
@@ -49,10 +49,10 @@ def steered_step(
     padding: Tensor,
     noise: Tensor | None,
     scale: Tensor,
-    eps: float,
-    nu: float,
+    eps: float | Tensor,
+    nu: float | Tensor,
 ) -> tuple[Tensor, ...]:
-    """Half a turn, a move of length eps, half a turn; then the noise.
+    """Half a turn, a move of length eps (of all, or (N, 1)), half a turn; then the noise.
 
     Returns:
         theta, drift, energy, grad, padding after the step, and its energy error (N,).

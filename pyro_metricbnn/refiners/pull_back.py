@@ -39,15 +39,9 @@ class _PullBack(Refiner):
         length = self.reach(ground)
         theta = self.refine(ground, particles.theta + length * self.units(ground) * particles.drift)
         energy, grad = ground.potential.value_and_grad(theta)
-        moved = replace(
-            particles,
-            theta=theta,
-            energy=energy,
-            grad=grad,
-            path=particles.path + length,
-            num_gradients=particles.num_gradients + self.num_refinements + 1,
-        )
-        return moved, energy - particles.energy
+        num_gradients = particles.num_gradients + self.num_refinements + 1
+        moved = replace(particles, theta=theta, energy=energy, grad=grad, num_gradients=num_gradients)
+        return replace(moved, path=particles.path + length), energy - particles.energy
 
     def relax(self, ground: Ground, theta: Tensor, num_refinements: int, step_size: float = 0.0) -> Tensor:
         return replace(self, num_refinements=num_refinements).refine(ground, theta)

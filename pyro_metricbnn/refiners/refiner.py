@@ -1,9 +1,6 @@
 """What keeps a drifting particle on the low-loss fiber.
 
 In: particles at one recorded point.  Out: the particles at the next, and the energy error made.
-
-A refiner is a frozen set of knobs. Every one has `advance`, a recorded step; `approach` is for one
-that has to leave the MAP, or to tune itself, before the first point is recorded.
 """
 
 from abc import ABC, abstractmethod
@@ -12,13 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..energy.potential import BatchedPotential
 from .state import Ground, Particles
 
 NUM_POINTS = 100  # recorded, by default
 
 
 class Refiner(ABC):
-    """Takes particles from one recorded point of the walk to the next."""
+    """A frozen set of knobs that takes particles from one recorded point of the walk to the next."""
 
     has_step_size: ClassVar[bool] = False  # whether particles carry one
 
@@ -27,6 +25,10 @@ class Refiner(ABC):
         knobs = vars(self).items()
         changed = [f"{name}={value!r}" for name, value in knobs if value != getattr(type(self), name, None)]
         return f"{type(self).__name__}({', '.join(changed)})"
+
+    def on(self, potential: BatchedPotential) -> "Refiner":
+        """What walks on this energy: itself, or another one where it is not for that."""
+        return self
 
     def padding(self, dim: int) -> int:
         """How many coordinates to add to the drift in a model of `dim`."""

@@ -3,12 +3,10 @@
 In: a potential, the MAP and the prior's deviations.  Out: N particles at the MAP, each with its drift.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -36,17 +34,19 @@ class Ground:
         """For another process: without the functions that it makes again."""
         return {**vars(self), "_insides": {}}
 
-    def on(self, potential: BatchedPotential) -> Ground:
+    def on(self, potential: BatchedPotential) -> Self:
         """The same ground with its energy run in another way; what was measured of it is kept."""
         return replace(self, potential=potential, _insides={})
 
-    def widened(self, points: Tensor) -> Ground:
+    def widened(self, points: Tensor, modes: Tensor) -> Self:
         """With the posterior's deviations at least those of these points (n, D), where the prior allows it.
 
         The curvature at the MAP misleads where the MAP is not typical: the Jacobian of a scale can put it at a large
-        one, and the effects that it multiplies then seem narrow.
+        one, and the effects that it multiplies then seem narrow. The way from one of the modes (n,) that particles left
+        from to another is no deviation: in steps of that length they would change places.
         """
-        wider = torch.maximum(self.posterior_scale, points.std(0).nan_to_num().minimum(self.scale))
+        spread = torch.stack([points[modes == mode].std(0) for mode in modes.unique()]).nan_to_num().amin(0)
+        wider = torch.maximum(self.posterior_scale, spread.minimum(self.scale))
         return replace(self, measured={**self.measured, "posterior_scale": wider})
 
     def inside(self, step: Step) -> Step:
@@ -132,7 +132,7 @@ class Particles:
         """All but the refiner's own, by name."""
         return {one.name: getattr(self, one.name) for one in fields(self) if "axes" in one.metadata}
 
-    def where(self, good: Tensor, other: Particles) -> Particles:
+    def where(self, good: Tensor, other: Self) -> Self:
         """These particles where `good` (N,), the others elsewhere."""
         if bool(good.all()):
             return self  # not a copy: of a large model each is as large as N networks

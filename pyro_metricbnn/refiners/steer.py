@@ -12,13 +12,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..energy.curvature import by_size, smallness
 from ..runtime.arguments import check_number
 from .dynamics import steered
-from .path import Path
 from .refiner import NUM_POINTS, Refiner
 from .state import Ground, Particles
-from .step_size import MIN_DIM, StepSize
+from .step_size import MIN_DIM, StepSize, walked_dim
 
+SHORTEST_PATH = 304.0  # of models in posterior units: with a quarter of it 6 of 20 ordinary Pyro models were off
+CHEAP = 800  # gradients of a network's walk: they take about as long as the search for its MAP and tracing it,
+FEW_WEIGHTS = 5000  # if it has at most so many
+MOST_WORK, LEAST = 6.25e9, 1000  # gradients of a network's walk times its weights and rows; gradients of any
+NO_END = 200_000  # gradients of a small model's walk: from the neck of a funnel its path would take millions
+FEW_ROWS = 125  # below, a gradient costs no less
+WARMUP = 0.2  # of a small model's path; a network's way from the MAP is part of the posterior, as in the paper
 MOST_RETRIES = 6
 MIN_POINTS = 40  # for a deviation
 
@@ -75,11 +82,6 @@ class Steer(Refiner):
         """How the step is found."""
         return StepSize(self.effort, self.error, self.step_size)
 
-    @property
-    def plan(self) -> Path:
-        """How far to walk."""
-        return Path(self.effort, self.path, self.warmup, self.step)
-
     def padding(self, dim: int) -> int:
         return max(0, MIN_DIM - dim)
 
@@ -96,14 +98,43 @@ class Steer(Refiner):
         """Twice as many as of a straight drift: between points that are further apart the curves leave the fiber."""
         return math.ceil(2 * NUM_POINTS * math.sqrt(max(1.0, self.effort)))
 
-    def reach(self, ground: Ground) -> float:
-        return self.plan.reach(ground)
+    def length(self, ground: Ground) -> float:
+        """The whole path; up to twice it on a soft posterior, where a walk takes less time than what comes before."""
+        dim = len(ground.scale)
+        root = math.sqrt(self.effort * walked_dim(ground))
+        if self.path:
+            return self.path * root
+
+        def of_a_network() -> float:
+            cheap = CHEAP * min(1.0, FEW_WEIGHTS / dim) * self.effort * self.step.expected(ground)
+            return min(max(cheap, 6 * root), 12 * root)
+
+        return by_size(dim, lambda: max(SHORTEST_PATH * math.sqrt(self.effort), 6 * root), of_a_network)
 
     def approach_length(self, ground: Ground) -> float:
-        return self.plan.approach_length(ground)
+        default = WARMUP * smallness(len(ground.scale))
+        return self.length(ground) * (default if self.warmup is None else self.warmup)
+
+    def reach(self, ground: Ground) -> float:
+        return (self.length(ground) - self.approach_length(ground)) / ground.num_steps
+
+    def stride(self, ground: Ground, step_size: float) -> float:
+        """How far a recorded step goes: `reach`, or as far as the gradients for one do.
+
+        Sharper and sharper on the way from the MAP, deep regression networks would otherwise take no end of them.
+        """
+        return min(self.reach(ground), max(1.0, self._most_gradients(ground) / ground.num_steps) * step_size)
 
     def num_gradients(self, ground: Ground) -> int:
-        return self.plan.num_gradients(ground)
+        return int(min(self.length(ground) / self.step.expected(ground), self._most_gradients(ground)))
+
+    def _most_gradients(self, ground: Ground) -> float:
+        """Who asks for a path, or for a step, gets all of it; so does a small model, unless it would never end."""
+        if self.path is not None or self.step_size is not None:
+            return math.inf
+        dim = len(ground.scale)
+        affordable = max(LEAST, MOST_WORK / dim / max(FEW_ROWS, ground.potential.num_rows))
+        return self.effort * min(NO_END, affordable / max(1 - smallness(dim), 1e-9))
 
     def approach(self, ground: Ground, particles: Particles) -> tuple[Ground, Particles]:
         """Leave the MAP for where posterior samples live, and find the step size and the units on the way."""
@@ -113,12 +144,14 @@ class Steer(Refiner):
             return ground, particles
         num_blocks = max(1, math.ceil(length / self.reach(ground)))
         seen: list[Tensor] = []
+        modes = particles.theta.unique(dim=0, return_inverse=True)[1]  # that each particle leaves from
         for block in range(1, num_blocks + 1):
-            moved, _ = self.walk(ground, particles, length / num_blocks)
+            affordable = max(1.0, self._most_gradients(ground) / num_blocks) * particles.step_size
+            moved, _ = self.walk(ground, particles, min(length / num_blocks, affordable))
             particles = moved.where(moved.is_finite, particles)
             seen.append(particles.theta)
             if block < num_blocks and len(seen) >= num_blocks / 6 and len(seen) * len(particles.theta) >= MIN_POINTS:
-                ground, seen = ground.widened(torch.cat(seen)), []
+                ground, seen = ground.widened(torch.cat(seen), modes.repeat(len(seen))), []
         return ground, particles
 
     def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
@@ -127,7 +160,7 @@ class Steer(Refiner):
         Near the MAP errors are small and the step grows; what comes then can be so much sharper that the particles are
         thrown off the fiber, and take a fourth of the walk to cool down.
         """
-        return self._walk_cool(ground, particles, partial(self.plan.stride, ground))
+        return self._walk_cool(ground, particles, partial(self.stride, ground))
 
     def _walk_cool(
         self, ground: Ground, particles: Particles, length_of: Callable[[float], float]

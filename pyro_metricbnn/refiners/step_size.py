@@ -67,9 +67,14 @@ class StepSize:
     def _times(self, ground: Ground, particles: Particles, squares: Tensor) -> Tensor:
         """Squared errors in units of what is aimed at, of the live particles; inf where an energy is not finite."""
         dim = walked_dim(ground)
-        aim = (self.error or min(max(5e-5 * dim, 5e-4), 0.05, MAX_ERROR / dim)) / self.effort**1.25
+        aim = (self.error or cold_aim(dim)) / self.effort**1.25
         times = (squares / dim / aim).nan_to_num(nan=math.inf, posinf=math.inf)
         return times[particles.alive]
+
+
+def cold_aim(dim: int) -> float:
+    """For the squared error of a step per dimension: small for a small model, a constant in all for a large one."""
+    return min(max(5e-5 * dim, 5e-4), 0.05, MAX_ERROR / dim)
 
 
 def walked_dim(ground: Ground) -> int:

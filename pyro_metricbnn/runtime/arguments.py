@@ -4,7 +4,7 @@ In: an argument and what it is called.  Out: nothing, or an error that says what
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,20 +14,17 @@ class WrongTypeError(TypeError, ValueError):
     """An argument of a type that cannot be right; a ValueError too, as every refusal of this library is."""
 
 
-def check_type(name: str, value: Any, types: type | tuple[type, ...], wanted: str, *, or_none: bool = False) -> None:
-    """Refuse a value that is none of these types; `wanted` says what to pass instead."""
+def check_type(name: str, value: Any, types: Any, wanted: str, advice: str = "", *, or_none: bool = False) -> None:
+    """Refuse a value that is none of these types; `wanted` says what it has to be, `advice` what to do."""
     if not isinstance(value, types) and not (or_none and value is None):
         given = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-        raise WrongTypeError(f"{name} must be {wanted}, got {given}.")
+        raise WrongTypeError(f"{name} must be {wanted}, got {given}{advice and ': '}{advice}.")
 
 
 def check_model(model: Any) -> None:
     """Refuse what cannot be called."""
-    if not callable(model):
-        raise WrongTypeError(
-            f"model must be a Pyro model (a callable), got {type(model).__name__}: pass a function with pyro.sample "
-            "in it, or a network made a model with bayesianize."
-        )
+    advice = "pass a function with pyro.sample in it, or a network made a model with bayesianize"
+    check_type("model", model, Callable, "a Pyro model (a callable)", advice)
 
 
 def check_whole(name: str, value: Any, why: str) -> None:
@@ -71,11 +68,21 @@ def check_part(name: str, value: Any, why: str) -> None:
 
 def check_tensor(name: str, value: Any) -> None:
     """Refuse what is not a tensor, or one without values."""
-    if not torch.is_tensor(value):
-        given = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-        raise WrongTypeError(f"{name} must be a tensor, got {given}: pass torch.as_tensor({name}).")
+    check_type(name, value, torch.Tensor, "a tensor", f"pass torch.as_tensor({name})")
     if value.device.type == "meta":
         raise ValueError(f"{name} is on the meta device, where tensors have no values: pass one on a real device.")
+
+
+def as_tensor(name: str, value: Any, like: torch.Tensor | None = None) -> torch.Tensor:
+    """A tensor of what was given as one, or as an array, a list or a number; where `like` is, and as precise."""
+    if torch.is_tensor(value):
+        check_tensor(name, value)
+        return value if like is None else value.to(like)
+    device, dtype = ("cpu", None) if like is None else (like.device, like.dtype)
+    try:
+        return torch.as_tensor(value, device=device, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise WrongTypeError(f"{name}: {str(value)[:60]!r} is no tensor of numbers. Pass one.") from error
 
 
 def check_device(name: str, value: torch.Tensor, device: torch.device, of: str) -> None:

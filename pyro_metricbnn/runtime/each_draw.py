@@ -8,6 +8,8 @@ from torch.func import vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .out_of_memory import is_out_of_memory
+from .threads import in_turn
+from .written_out import written_out
 
 
 def for_each(function: Callable[[Any], Any], draws: Any, *, chunk_size: int | None = None) -> Any:
@@ -17,7 +19,8 @@ def for_each(function: Callable[[Any], Any], draws: Any, *, chunk_size: int | No
     some samplers (multivariate normals, Student's t, Dirichlet) and for what reads numbers out of tensors.
     """
     try:
-        return vmap(function, randomness="different", chunk_size=chunk_size)(draws)
+        with in_turn(), written_out():
+            return vmap(function, randomness="different", chunk_size=chunk_size)(draws)
     except Exception as error:
         if is_out_of_memory(error):
             raise

@@ -35,35 +35,27 @@ def with_less_at_once(
     The warning says what `size` counts ("particles") and which `taker` has a chunk_size ("DriftRefineKernel").
     `draws` says that the work draws random numbers: the second attempt begins with the same ones.
     """
-    before = random_state() if draws else None
-    try:
-        return run(size)
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        if size < 2:
-            raise _given_up(size, counted) from error
-    # Out here nothing refers to the failed attempt, so that what it had made can go.
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-    half = (size + 1) // 2
-    warnings.warn(
-        f"memory was short with {size} {counted} at once: they are taken {half} at a time from here on, which may "
-        f"round the last bits in another way. Pass chunk_size={half} to {taker} next time.",
-        stacklevel=2,
-    )
-    if before is not None:
-        set_random_state(before)
-    try:
-        return run(half)
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise _given_up(half, counted) from error
-        raise
-
-
-def _given_up(size: int, counted: str) -> NotEnoughMemory:
-    fewer = f"Pass {size // 2} or less" if size > 1 else "Fewer cannot be: take less data (batch_size=)"
-    said = f"out of memory with chunk_size={size}, which counts {counted} at once. {fewer}, or free memory elsewhere."
-    return NotEnoughMemory(said)
+    before, is_second = random_state() if draws else None, False
+    while True:
+        try:
+            return run(size)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if is_second or size < 2:
+                fewer = f"Pass {size // 2} or less" if size > 1 else "Fewer cannot be: take less data (batch_size=)"
+                said = f"out of memory with chunk_size={size}, which counts {counted} at once"
+                raise NotEnoughMemory(f"{said}. {fewer}, or free memory elsewhere.") from error
+        # Out here nothing refers to the failed attempt, so that what it had made can go.
+        gc.collect()
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+        half = (size + 1) // 2
+        warnings.warn(
+            f"memory was short with {size} {counted} at once: they are taken {half} at a time from here on, which may "
+            f"round the last bits in another way. Pass chunk_size={half} to {taker} next time.",
+            stacklevel=2,
+        )
+        if before is not None:
+            set_random_state(before)
+        size, is_second = half, True

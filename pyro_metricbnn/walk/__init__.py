@@ -1,11 +1,11 @@
-"""From a model to the record of its walks: the search for the MAP, the loop, checkpoints, the kernel.
+"""From a model to the record of its walks: what they will take, the loop, checkpoints, the kernel.
 
 In: a Pyro model and its data.  Out: `Trajectories`, thetas (N, T + 1, D); or a chain in Pyro's own MCMC.
-To change here: where a walk leaves from, what is recorded of it, how it goes on after it was killed.
+To change here: what is refused before a walk, what is recorded of it, how it goes on after it was killed.
 """
 
+from ..search import MapEstimate, find_map
 from .kernel import DriftRefineKernel
-from .map_search import MapEstimate, find_map
 from .options import WalkOptions
 from .trajectories import Trajectories
 

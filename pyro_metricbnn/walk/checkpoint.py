@@ -29,6 +29,7 @@ from ..runtime.arguments import check_number
 from ..runtime.randomness import random_state, set_random_state
 from .options import WalkOptions
 from .record import Recorder
+from .trajectories import read_modes
 
 MOST_STEPS = 1e7  # between two recorded points: more than any walk takes
 SAME_ENERGY = 1e-4  # in parts of it: the rounding of another machine is less, another prior or noise far more
@@ -128,9 +129,7 @@ def _content(ground: Ground, state: WalkState, moment: Moment) -> dict[str, Any]
     }
 
 
-def described(
-    refiner: Refiner, potential: BatchedPotential, initial_params: Mapping[str, Tensor] | None
-) -> dict[str, Any]:
+def described(refiner: Refiner, potential: BatchedPotential, initial_params: Any) -> dict[str, Any]:
     """What has to be the same for a walk to go on, beside the kernel's numbers."""
     start = initial_params if initial_params is not None else getattr(potential.model, "trained_params", None)
     sites = potential.sites
@@ -175,9 +174,8 @@ def saved_ground(content: Content, potential: BatchedPotential, num_steps: int, 
     part, sites = content.part("ground"), potential.sites
     names = ("theta_star", "scale", *(("posterior_scale",) if "posterior_scale" in part else ()))
     found: dict[str, Any] = {name: part.tensor(name, sites.dim, dtype=sites.dtype).to(sites.device) for name in names}
-    measured = {name: found[name] for name in names[2:]}
-    if "curvature" in part:
-        measured["curvature"] = part.value("curvature", float)
+    measured = {name: found[name] for name in names[2:]} | {"modes": read_modes(part)}
+    measured |= {name: part.value(name, float) for name in ("curvature", "reach") if name in part}
     return Ground(potential, found["theta_star"], found["scale"], num_steps, num_particles, measured)
 
 

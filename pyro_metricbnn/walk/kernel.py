@@ -10,20 +10,25 @@ from typing import Any
 
 import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..energy.curvature import smallness
+from ..energy.execution import Execution, Mode
 from ..energy.minibatches import potential_of
 from ..energy.potential import BatchedPotential
 from ..energy.prior_units import prior_units
 from ..model.structure import Model
-from ..refiners.named import named_refiner
+from ..refiners.named import named_refiner, refiner_for
 from ..refiners.refiner import Refiner
 from ..refiners.state import Ground, Particles
 from ..runtime.arguments import check_count, check_model, check_number, check_type
+from ..runtime.progress import progress_bar
+from ..search.first_look import first_look
+from ..search.map_search import find_map, given_point
+from ..search.starts import NUM_NETWORKS, given_points, leaves_as_trained, trained_points
 from .checkpoint import Checkpoint, described, saved_ground, saved_state
+from .foresight import announce, check_memory
 from .loop import advance, at_the_map, go_on, leave, relax
-from .map_search import find_map, given_point
 from .options import WalkOptions
 from .trajectories import Trajectories
 
@@ -38,14 +43,17 @@ class DriftRefineKernel(MCMCKernel):
 
     Args:
         model: A Pyro model with continuous latent sites.
-        refiner: `Steer()`, `Descent()`, `Adam()` or one of their lower-case names; None for `Steer()`.
-        effort: Of `Steer`: time for fidelity, 1 by default. Four times as much goes twice as far in steps half as long.
+        refiner: `Steer()`, `Anneal()`, `Descent()`, `Adam()` or one of their lower-case names; None for `Anneal()`
+            where a network's noise is inferred, else `Steer()`.
+        effort: Of `Steer` and `Anneal`: time for fidelity, 1 by default.
         num_steps: T, the number of recorded points that the walk is planned for; None for as many as the
             refiner asks for: 200 for Steer, more with more effort, 100 for the others. In Pyro's `MCMC` it is
             warm-up and samples together.
         temperature: Walk on the posterior to the power 1 / temperature: above 1 wider than the model's own, which is
             often too sure where there are few rows (see `choose_temperature`).
         compile: Whether to compile the energy; None where the gradients to come are worth it.
+        mode: How the energy runs, one of those of `pyro_metricbnn.energy.Execution`; "loop" takes particle after
+            particle, for models that branch on values. None for what is fastest.
         chunk_size: At most this many particles at once, for when memory is short. Where it turns out to be, half as
             many are tried, once, and said.
 
@@ -70,6 +78,7 @@ class DriftRefineKernel(MCMCKernel):
         num_steps: int | None = None,
         temperature: float = 1.0,
         compile: bool | None = None,
+        mode: Mode | None = None,
         chunk_size: int | None = None,
     ) -> None:
         check_model(model)
@@ -79,10 +88,15 @@ class DriftRefineKernel(MCMCKernel):
         check_count("chunk_size", chunk_size, "it counts particles.", or_none=True)
         check_number("temperature", temperature, "1 is the model's own.")
         self.model = model
-        self.refiner = named_refiner(refiner, effort)
+        self.refiner = named_refiner(refiner_for(model) if refiner is None else refiner, effort)
         self.num_steps = num_steps if num_steps is not None else self.refiner.num_points
         self.temperature = temperature
         self.compile = compile
+        if mode is not None:
+            Execution(mode=mode)  # refuses what is none
+            if compile is not None:
+                raise ValueError(f"compile={compile} and mode={mode!r} say the same thing twice: pass one of them.")
+        self.mode = mode
         self.chunk_size = chunk_size
         self.cleanup()
 
@@ -102,25 +116,33 @@ class DriftRefineKernel(MCMCKernel):
         Args:
             *args: The model's arguments, or a DataLoader of batches of them.
             **settings: The options of `pyro_metricbnn.walk.WalkOptions` (`num_particles`, `potential`,
-                `initial_params`, `map_params`, `max_iterations`, `batch_size`, `thin`, `storage_dtype`,
-                `storage_device`, `checkpoint`, `checkpoint_every`, `progress`), and the model's keyword arguments.
+                `initial_params`, `map_params`, `starts`, `num_networks`, `max_iterations`, `batch_size`, `thin`,
+                `storage_dtype`, `storage_device`, `checkpoint`, `checkpoint_every`, `progress`), and the
+                model's keyword arguments.
         """
-        options, kwargs = WalkOptions.split(settings)
+        options, kwargs = WalkOptions.split(settings, self.model)
         if options.thin > self.num_steps:
             raise ValueError(f"thin must be from 1 to num_steps = {self.num_steps}, got {options.thin}.")
         with Checkpoint.opened(options) as file:
             potential = self._energy_of(args, kwargs, options, keeps_place=file is not None)
-            arguments = (potential.args, dict(potential.kwargs))
+            arguments, refiner = (potential.args, dict(potential.kwargs)), self.refiner.on(potential)
+            sites = potential.sites
+            check_memory(sites.dim, self.num_steps, sites.dtype, sites.device, options)
             saved = file.find(self._described(potential, options)) if file is not None else None
             if saved is not None:
                 ground = self._planned(saved_ground(saved, potential, self.num_steps, options.num_particles))
-                state = saved_state(saved, ground, self.refiner, options)
+                state = saved_state(saved, ground, refiner, options)
             else:
-                ground = self._planned(self._ground(potential, options))
-                ground, state = leave(ground, self.refiner, options)
-            walk = go_on(ground, self.refiner, state, options, file)
+                first_look(potential, searches=options.map_params is None and options.starts is None)
+                ground = self._ground(potential, options)
+                with progress_bar(desc="approach", bar_format="{desc}", leave=False, disable=not options.progress):
+                    ground = self._planned(ground)
+                    announce(ground, refiner, options)
+                    ground, state = leave(ground, refiner, options)
+            walk = go_on(ground, refiner, state, options, file)
         ground = replace(ground, measured={**ground.measured, "step_size": state.particles.step_size})
-        return replace(walk, ground=ground, arguments=arguments, in_batches=potential.is_noisy)
+        modes, in_batches = ground.measured["modes"], potential.is_noisy
+        return replace(walk, ground=ground, arguments=arguments, in_batches=in_batches, modes=modes)
 
     def _energy_of(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], options: WalkOptions, keeps_place: bool = False
@@ -137,34 +159,54 @@ class DriftRefineKernel(MCMCKernel):
 
     def _described(self, potential: BatchedPotential, options: WalkOptions) -> dict[str, Any]:
         """What has to be the same for a walk to go on."""
-        settings = {name: getattr(self, name) for name in ("num_steps", "temperature", "compile", "chunk_size")}
+        names = ("num_steps", "temperature", "compile", "mode", "chunk_size")
+        settings = {name: getattr(self, name) for name in names}
         settings |= {"num_particles": options.num_particles, "thin": options.thin}
         settings["storage_dtype"] = str(options.storage_dtype)
-        start_from = options.map_params if options.map_params is not None else options.initial_params
-        return {**settings, **described(self.refiner, potential, start_from)}
+        starts = [dict(one.named_parameters()) if isinstance(one, nn.Module) else one for one in options.starts or ()]
+        start_from: Any = (
+            options.map_params if options.map_params is not None else options.initial_params or starts or None
+        )
+        settings["num_networks"] = options.num_networks
+        return {**settings, **described(self.refiner.on(potential), potential, start_from)}
 
     def _ground(self, potential: BatchedPotential, options: WalkOptions) -> Ground:
         """From the MAP that was given, or that a search finds."""
-        if smallness(potential.dim) < 1:  # worth tracing from the first call on; small models' calls are cheap
-            mode = "trace" if self.compile is False else "auto"
+        if smallness(potential.dim) < 1 or self.mode:  # worth tracing from the first call on; small ones are cheap
+            mode = self.mode or ("trace" if self.compile is False else "auto")
             potential = potential.using(mode=mode, expected_calls=SEARCH_CALLS, chunk_size=self.chunk_size)
-        if options.map_params is not None:
-            theta, scale = given_point(potential, options.map_params), prior_units(potential).scale
+        found: dict[str, Any] = {"modes": ()}
+        if (points := self._points(potential, options)) is not None:
+            theta, scale = points[0], prior_units(potential).scale
         else:
             many, shown = options.max_iterations, options.progress
             estimate = find_map(potential, options.initial_params, max_iterations=many, progress=shown)
-            theta, scale = estimate.theta, estimate.units.scale
-        return Ground(potential, theta, scale, self.num_steps, options.num_particles)
+            theta, scale, points = estimate.theta, estimate.units.scale, estimate.thetas
+            found = {"modes": estimate.modes}
+        found |= {"thetas": points} if len(points) > 1 else {}  # until particles have left them
+        return Ground(potential, theta, scale, self.num_steps, options.num_particles, found)
+
+    def _points(self, potential: BatchedPotential, options: WalkOptions) -> Tensor | None:
+        """The points (S, D) to leave from where nothing is searched for."""
+        if options.map_params is not None:
+            return given_point(potential, options.map_params)[None]
+        if options.starts is not None:
+            return given_points(potential, options.starts)
+        if options.initial_params is not None or not leaves_as_trained(self.model):
+            return None
+        num_networks = min(options.num_networks or NUM_NETWORKS, options.num_particles)
+        return trained_points(potential, num_networks, options.progress)
 
     def relax(self, walk: Trajectories, theta: Tensor, num_refinements: int) -> Tensor:
         """Points (S, D) near the fiber of a walk, taken onto it by so many gradients each."""
         check_type("walk", walk, Trajectories, "the Trajectories that walk() gave")
-        return relax(self.refiner, walk, theta, num_refinements)
+        refiner = self.refiner if walk.ground is None else self.refiner.on(walk.ground.potential)
+        return relax(refiner, walk, theta, num_refinements)
 
     def _planned(self, ground: Ground) -> Ground:
         """With the energy run in the way that the length of the walk pays for."""
-        mode = "auto" if self.compile is None else "compile" if self.compile else "trace"
-        calls = self.refiner.num_gradients(ground)
+        mode = self.mode or ("auto" if self.compile is None else "compile" if self.compile else "trace")
+        calls = self.refiner.on(ground.potential).num_gradients(ground)
         potential = ground.potential.using(mode=mode, expected_calls=calls, chunk_size=self.chunk_size)
         return ground.on(potential)
 
@@ -172,6 +214,7 @@ class DriftRefineKernel(MCMCKernel):
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
         self._energy = self._energy_of(args, kwargs, WalkOptions())
+        self._energy = self._energy.using(mode=self.mode) if self.mode else self._energy
         self.transforms = {site.name: site.transform.inv for site in self._energy.sites.sites}
         self._chain, self._chain_steps = None, _asked_of_mcmc(warmup_steps) or self.num_steps
 
@@ -180,7 +223,9 @@ class DriftRefineKernel(MCMCKernel):
         """The MAP by site, unconstrained, as Pyro's MCMC wants it."""
         if self._given is None:
             potential = self._with_data()
-            return potential.sites.unconstrained(find_map(potential, progress=False).theta)
+            points = self._points(potential, WalkOptions(num_networks=1, progress=False))
+            theta = find_map(potential, progress=False).theta if points is None else points[0]
+            return potential.sites.unconstrained(theta)
         return self._given
 
     @initial_params.setter

@@ -4,15 +4,16 @@ In: a Ground and a refiner.  Out: Trajectories; and a checkpoint on the way, whe
 """
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from ..refiners.refiner import Refiner
 from ..refiners.state import Ground, Particles
 from ..runtime.arguments import check_count, check_device
+from ..runtime.progress import progress_bar
 from .checkpoint import Checkpoint, WalkState
 from .options import WalkOptions
 from .record import Recorder
@@ -22,8 +23,12 @@ FEWEST = 4  # points of each particle for a posterior with all that belongs to i
 
 
 def at_the_map(ground: Ground, refiner: Refiner) -> Particles:
-    """All particles at the MAP, if they can leave it."""
+    """All particles at the MAP, or at the points to leave from, if they can leave them."""
     theta = ground.theta_star.expand(ground.num_particles, -1).contiguous()
+    if "thetas" in ground.measured:
+        points = ground.measured.pop("thetas")
+        shares = [share for _, share in ground.measured["modes"]] or [1 / len(points)] * len(points)
+        theta = points[_shared_out(shares, len(theta))]
     particles = refiner.start(ground, theta)
     if not bool(particles.is_finite.all()):
         raise ValueError(
@@ -33,12 +38,20 @@ def at_the_map(ground: Ground, refiner: Refiner) -> Particles:
     return particles
 
 
+def _shared_out(shares: Sequence[float], num_particles: int) -> list[int]:
+    """The mode of each particle: as many for each as its share, the rest where most is missing."""
+    counts = [int(share * num_particles) for share in shares]
+    missing = sorted(range(len(shares)), key=lambda mode: counts[mode] - shares[mode] * num_particles)
+    for mode in missing[: num_particles - sum(counts)]:
+        counts[mode] += 1
+    return [mode for mode, count in enumerate(counts) for _ in range(count)]
+
+
 def leave(ground: Ground, refiner: Refiner, options: WalkOptions) -> tuple[Ground, WalkState]:
     """All particles where the record begins, and the ground with what was learned of it on the way there."""
-    particles = at_the_map(ground, refiner)
-    record = Recorder(ground, refiner, particles.energy, options)
-    ground, particles = refiner.approach(ground, particles)
-    return ground, WalkState(particles, record)
+    first = at_the_map(ground, refiner)
+    ground, particles = refiner.approach(ground, first)
+    return ground, WalkState(particles, Recorder(ground, refiner, first.energy, options))
 
 
 def go_on(
@@ -51,7 +64,7 @@ def go_on(
     """
     thin, progress = options.thin, options.progress
     said = {"desc": "walk (resumed)" if state.resumed else "walk", "unit": " steps", "disable": not progress}
-    with tqdm(total=ground.num_steps, initial=state.step, **said) as bar:
+    with progress_bar(total=ground.num_steps, initial=state.step, **said) as bar:
         try:
             while state.step < ground.num_steps:
                 if checkpoint is not None:

@@ -43,6 +43,7 @@ class Trajectories:
     sites: Sites
     spacing: float  # how far the drift was to go between two points
     arguments: Arguments = ((), {})  # what the model was called with; of a walk on minibatches, one batch
+    modes: tuple[tuple[float, float], ...] = ()  # where the search for the MAP ended: energy, part of the posterior
     in_batches: bool = False  # so that no call of the model saw all the data
     ground: Ground | None = None  # what was walked on, for draws that are to be refined; None from a file
 
@@ -141,7 +142,8 @@ class Trajectories:
 
     def state(self) -> dict[str, Any]:
         """The record in plain values, for a file: without the sites, the arguments and the ground."""
-        return {**{name: getattr(self, name) for name in AXES}, "spacing": self.spacing, "in_batches": self.in_batches}
+        plain = ("spacing", "in_batches", "modes")
+        return {name: getattr(self, name) for name in (*AXES, *plain)}
 
     @classmethod
     def restored(cls, state: Content, sites: Sites) -> Trajectories:
@@ -153,7 +155,7 @@ class Trajectories:
         if not bool((arrays["positions"].diff() > 0).all()):
             raise state.wrong("positions", "rising from point to point")
         spacing, in_batches = state.value("spacing", float), state.value("in_batches", bool)
-        return cls(**arrays, sites=sites, spacing=spacing, in_batches=in_batches)
+        return cls(**arrays, sites=sites, spacing=spacing, in_batches=in_batches, modes=read_modes(state))
 
 
 AXES: dict[str, tuple[str, ...]] = {
@@ -189,6 +191,14 @@ def read_arrays(state: Content, lengths: Mapping[str, int], like: Mapping[str, T
         for name, kind in DTYPES.items()
         if name in (AXES if like is None else like)
     }
+
+
+def read_modes(state: Content) -> tuple[tuple[float, float], ...]:
+    """Where the search for the MAP ended, in a file."""
+    modes = state.value("modes", tuple)
+    if not all(isinstance(mode, tuple) and [type(number) for number in mode] == [float, float] for mode in modes):
+        raise state.wrong("modes", "pairs of numbers")
+    return modes
 
 
 def walk_of(run_or_walk: Any, name: str = "walks") -> Trajectories:

@@ -1,0 +1,137 @@
+"""Where particles leave from without a search: trained networks as they are.
+
+In: the potential of a network, and perhaps other networks.  Out: points (S, D), one for each.
+
+With noise that is inferred the joint maximum is a network that fits every row, without noise: nobody is to leave there.
+"""
+
+import copy
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from tqdm.auto import tqdm
+
+from ..energy.potential import BatchedPotential
+from ..model.network import BayesianNetwork
+from ..model.structure import Model
+from ..runtime.progress import progress_bar
+from ..runtime.threads import in_turn
+from .first_look import NO_SKILL, data_of
+from .map_search import given_point
+
+NUM_NETWORKS = 8  # that particles leave from, the one that was given included
+MOST_WEIGHTS = 10_000  # of a network that a few hundred steps train
+NUM_STEPS, RATE = 300, 5e-3  # of Adam: short, so that no network is trained to fit its noise
+FIRST_NOISE = 0.5  # of the targets' deviation, where the training of another network begins
+Start = Mapping[str, Tensor] | nn.Module
+
+
+def leaves_as_trained(model: Model) -> bool:
+    """Whether a walk leaves from trained weights, without a search for the joint maximum."""
+    return isinstance(model, BayesianNetwork) and model.likelihood.infers_noise
+
+
+def given_points(potential: BatchedPotential, starts: Sequence[Start]) -> Tensor:
+    """Networks, or constrained values by site: (S, D). What is missing of the noise is that of their residuals."""
+    model, points = potential.model, []
+    for start in starts:
+        values = dict(start.named_parameters()) if isinstance(start, nn.Module) else dict(start)
+        if isinstance(model, BayesianNetwork):
+            values = {name: value for name, value in values.items() if name in potential.sites.names}
+            values = _noise(potential, values) | values if set(model.names) <= set(values) else values
+        points.append(given_point(potential, values))
+    return torch.stack(points)
+
+
+def trained_points(potential: BatchedPotential, num_networks: int, progress: bool) -> Tensor:
+    """The network that was given, with the noise of its residuals, and others that are trained here: (S, D).
+
+    A network that is no better than a constant is trained, too, and one that does not get better is left out.
+    """
+    model: Any = potential.model
+    (given,) = given_points(potential, [model.trained_params])
+    begun = [given] if (untrained := _error(potential, given) >= NO_SKILL) else []
+    if not potential.is_noisy and begins_anew(model):
+        begun += [_fresh(potential) for _ in range(num_networks - 1)]
+    if not begun:
+        return given[None]
+    begin = time.perf_counter()
+    ends = _trained(potential, torch.stack(begun), progress)
+    good = [end for end in ends if _error(potential, end) < NO_SKILL]
+    points = torch.stack([*([] if untrained else [given]), *(good or ends[:1])])
+    if progress:
+        said = f"{len(begun)} networks were trained in {time.perf_counter() - begin:.1f} s"
+        tqdm.write(f"{said}: particles leave from {len(points)}. num_networks=1 keeps to yours.", file=sys.stderr)
+    return points
+
+
+def begins_anew(model: BayesianNetwork) -> bool:
+    """Whether the whole network is Bayesian, small, and knows how to begin again."""
+    begins = [
+        f"{prefix}.{name}".lstrip(".")
+        for prefix, module in model.net.named_modules()
+        if callable(getattr(module, "reset_parameters", None))
+        for name, _ in module.named_parameters(recurse=False)
+    ]
+    own = dict(model.net.named_parameters())
+    is_small = sum(value.numel() for value in own.values()) <= MOST_WEIGHTS
+    return is_small and set(own) == set(model.names) == set(begins)
+
+
+def _fresh(potential: BatchedPotential) -> Tensor:
+    """A network of the same kind as torch begins one (D,), and a noise that is a part of what a constant leaves."""
+    model: Any = potential.model
+    net = copy.deepcopy(model.net)
+    for module in net.modules():
+        if callable(begin := getattr(module, "reset_parameters", None)):
+            begin()
+    x, y = data_of(model, potential.args, potential.kwargs)
+    f, y = _outputs(model, dict(net.named_parameters()), x, y)
+    noise = model.likelihood.fitted(torch.zeros_like(f), FIRST_NOISE * (y - y.mean(0)))
+    return given_point(potential, {**dict(net.named_parameters()), **_shaped(potential, noise)})
+
+
+def _noise(potential: BatchedPotential, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The likelihood's own parameters, as the residuals of these weights ask for."""
+    model: Any = potential.model
+    outputs = _outputs(model, weights, *data_of(model, potential.args, potential.kwargs))
+    return _shaped(potential, model.likelihood.fitted(*outputs))
+
+
+def _error(potential: BatchedPotential, theta: Tensor) -> float:
+    """Of the weights in theta (D,), as a part of a constant's; 0 where that says nothing."""
+    model: Any = potential.model
+    outputs = _outputs(model, potential.unflatten(theta), *data_of(model, potential.args, potential.kwargs))
+    return model.likelihood.error_of(*outputs) or 0.0
+
+
+def _outputs(model: BayesianNetwork, values: Mapping[str, Tensor], x: Any, y: Tensor) -> tuple[Tensor, Tensor]:
+    """What weights give at x, and y in its shape."""
+    weights = {name: values[name].detach() for name in model.names}
+    with torch.no_grad(), in_turn():
+        f = functional_call(model.net, weights, x if isinstance(x, tuple) else (x,))
+    return f, model.likelihood.targets(f, y)
+
+
+def _shaped(potential: BatchedPotential, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    shapes = {site.name: site.shape for site in potential.sites.sites}
+    return {name: value.expand(shapes[name]) for name, value in values.items()}
+
+
+def _trained(potential: BatchedPotential, theta: Tensor, progress: bool) -> list[Tensor]:
+    """Adam on the energy from all points (S, D) at once, with a falling rate: their ends."""
+    theta = theta.clone().requires_grad_()
+    optimizer = torch.optim.Adam([theta], lr=RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, NUM_STEPS)
+    with progress_bar(total=NUM_STEPS, desc="training", disable=not progress, leave=False, unit=" steps") as bar:
+        for _ in range(NUM_STEPS):
+            theta.grad = potential.grad(theta.detach()).nan_to_num()
+            optimizer.step()
+            schedule.step()
+            bar.update()
+    return list(theta.detach())
