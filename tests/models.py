@@ -270,3 +270,13 @@ CASES = (
         (X, SIGNAL),
     ),
 )
+
+
+# ------------------------------------------------------------------- a mode that starts near the prior's median miss
+
+
+def hidden_mode(advantage: float = 60.0) -> None:
+    """One mode at 0, and two outside of a prior deviation, lower by so many nats (and narrower)."""
+    a = pyro.sample("a", dist.Normal(0.0, 1.0))
+    near, far = -(a**2) / 0.02, advantage - (a.abs() - 2) ** 2 / 0.005
+    pyro.factor("modes", torch.logaddexp(near, far))

@@ -247,8 +247,8 @@ def test_a_chain_is_a_particle_and_a_draw_a_step(groups: MetricBNN, exports: dic
     np.testing.assert_array_equal(exports["walk"]["posterior"]["effect"].values, expected.numpy())
 
 
-def test_the_latent_posterior_is_one_chain(exports: dict[str, Any]) -> None:
-    assert exports["latent posterior"]["posterior"]["share"].shape == (1, 40, 3)
+def test_the_latent_posterior_is_four_chains(exports: dict[str, Any]) -> None:
+    assert exports["latent posterior"]["posterior"]["share"].shape == (4, 10, 3)
 
 
 def test_the_walk_says_its_energies_its_drift_and_its_refinement_steps(
@@ -302,6 +302,38 @@ def test_few_draws_of_a_sampler_are_exported() -> None:
     mcmc = MCMC(NUTS(hierarchical, max_tree_depth=2), num_samples=2, warmup_steps=2, disable_progbar=True)
     mcmc.run(GROUPS)
     assert to_arviz(mcmc, hierarchical)["sample_stats"]["diverging"].shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "shape"), [(40, (4, 10)), (18, (3, 6)), (10, (2, 5)), (8, (2, 4)), (13, (1, 13)), (4, (1, 4))]
+)
+def test_independent_draws_are_four_chains_or_as_many_as_divide_them(
+    groups: MetricBNN, num_samples: int, shape: tuple[int, int]
+) -> None:
+    exported = [
+        groups.to_arviz(num_samples=num_samples),
+        to_arviz(groups.guide, hierarchical, GROUPS, num_samples=num_samples),
+        to_arviz(AutoNormal(hierarchical), hierarchical, GROUPS, num_samples=num_samples),
+    ]
+    for data in exported:
+        assert data["posterior"]["mean"].shape == data["posterior_predictive"]["obs"].shape[:2] == shape
+        assert data["log_likelihood"]["obs"].shape[:2] == shape
+
+
+def test_independent_draws_have_an_r_hat(exports: dict[str, Any]) -> None:
+    for source in ("latent posterior", "AutoNormal"):
+        assert az.summary(exports[source])["r_hat"].notna().all()
+
+
+def test_the_chains_of_a_guide_are_its_draws_in_their_order() -> None:
+    numbers = iter(torch.linspace(0.1, 0.9, 20))
+
+    def guide(flips: torch.Tensor) -> None:
+        pyro.sample("p", dist.Delta(next(numbers)))
+
+    exported = to_arviz(guide, coins, torch.ones(3), num_samples=20)["posterior"]["p"].values
+    assert exported.shape == (4, 5)
+    assert (np.diff(exported.flatten()) > 0).all()
 
 
 def test_new_observations_have_the_models_mean_and_deviation(metric: MetricBNN) -> None:

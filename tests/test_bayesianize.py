@@ -85,27 +85,27 @@ def conditioned(model: Any, net: nn.Module, *args: Any) -> poutine.Trace:
 
 def test_latent_sites_are_named_after_the_parameters() -> None:
     net = small_network(3, 1)
-    assert latent(bayesianize(net, Gaussian()), X, SIGNAL) == [name for name, _ in net.named_parameters()]
+    assert latent(bayesianize(net, Gaussian(1.0)), X, SIGNAL) == [name for name, _ in net.named_parameters()]
 
 
 def test_the_observation_site_is_obs() -> None:
-    node = trace_of(bayesianize(small_network(3, 1), Gaussian()), X, SIGNAL).nodes["obs"]
+    node = trace_of(bayesianize(small_network(3, 1), Gaussian(1.0)), X, SIGNAL).nodes["obs"]
     assert torch.equal(node["value"], SIGNAL[:, None])
 
 
 def test_the_deterministic_site_f_is_the_networks_output() -> None:
     net = small_network(3, 1)
-    trace = conditioned(bayesianize(net, Gaussian()), net, X)
+    trace = conditioned(bayesianize(net, Gaussian(1.0)), net, X)
     assert torch.equal(trace.nodes["f"]["value"], net(X))
 
 
 def test_the_model_returns_the_networks_output() -> None:
-    nodes = trace_of(bayesianize(small_network(3, 1), Gaussian()), X).nodes
+    nodes = trace_of(bayesianize(small_network(3, 1), Gaussian(1.0)), X).nodes
     assert torch.equal(nodes["_RETURN"]["value"], nodes["f"]["value"])
 
 
 def test_the_output_adds_nothing_to_the_density() -> None:
-    trace = trace_of(bayesianize(small_network(3, 1), Gaussian()), X, SIGNAL)
+    trace = trace_of(bayesianize(small_network(3, 1), Gaussian(1.0)), X, SIGNAL)
     trace.compute_log_prob()
     assert float(trace.nodes["f"]["log_prob_sum"]) == 0.0
 
@@ -122,7 +122,7 @@ def test_a_prior_on_the_noise_makes_a_latent_site_scale() -> None:
 
 def test_inputs_in_a_tuple_are_the_networks_arguments() -> None:
     net = TwoInputs().double()
-    trace = conditioned(bayesianize(net, Gaussian()), net, (X, X))
+    trace = conditioned(bayesianize(net, Gaussian(1.0)), net, (X, X))
     assert torch.equal(trace.nodes["f"]["value"], net(X, X))
 
 
@@ -150,17 +150,17 @@ def test_the_likelihood_of_a_network_is_its_own_at_the_trained_weights() -> None
     ],
 )
 def test_where_takes_the_parameters_below_its_prefixes(where: Any, names: tuple[str, ...]) -> None:
-    assert bayesianize(small_network(3, 1), Gaussian(), where=where).names == names
+    assert bayesianize(small_network(3, 1), Gaussian(1.0), where=where).names == names
 
 
 def test_a_module_path_does_not_take_its_longer_namesakes() -> None:
     net = nn.ModuleDict({"fc": nn.Linear(1, 1), "fc2": nn.Linear(1, 1)})
-    assert bayesianize(net, Gaussian(), where="fc").names == ("fc.weight", "fc.bias")
+    assert bayesianize(net, Gaussian(1.0), where="fc").names == ("fc.weight", "fc.bias")
 
 
 def test_the_parameters_that_where_leaves_out_stay_at_their_values() -> None:
     net = small_network(3, 1)
-    model = bayesianize(net, Gaussian(), where="2")
+    model = bayesianize(net, Gaussian(1.0), where="2")
     weights = {name: torch.zeros_like(value) for name, value in net.named_parameters() if name.startswith("2")}
     weights["2.bias"] += 1
     weights["2.weight"][0, 0] = 1.0
@@ -172,24 +172,24 @@ def test_the_parameters_that_where_leaves_out_stay_at_their_values() -> None:
 
 
 def test_a_tied_weight_is_one_site() -> None:
-    assert bayesianize(TiedAutoencoder(), Gaussian()).names == ("encoder.weight", "encoder.bias", "decoder.bias")
+    assert bayesianize(TiedAutoencoder(), Gaussian(1.0)).names == ("encoder.weight", "encoder.bias", "decoder.bias")
 
 
 def test_a_tied_weight_counts_once_in_the_potential() -> None:
-    model = bayesianize(TiedAutoencoder().double(), Gaussian())
+    model = bayesianize(TiedAutoencoder().double(), Gaussian(1.0))
     assert BatchedPotential(model, X, X).dim == 9 + 3 + 3
 
 
 def test_a_tied_weight_stays_tied() -> None:
     net = TiedAutoencoder().double()
-    model = bayesianize(net, Gaussian())
+    model = bayesianize(net, Gaussian(1.0))
     with torch.no_grad():
         net.encoder.weight.copy_(noise(3, 3, seed=8))
     assert torch.equal(conditioned(model, net, X).nodes["f"]["value"], net(X))
 
 
 def test_a_tied_weight_is_found_by_its_other_name() -> None:
-    names = bayesianize(TiedAutoencoder(), Gaussian(), where="decoder").names
+    names = bayesianize(TiedAutoencoder(), Gaussian(1.0), where="decoder").names
     assert set(names) == {"encoder.weight", "decoder.bias"}
 
 
@@ -199,25 +199,25 @@ def test_a_tied_weight_is_found_by_its_other_name() -> None:
 def test_batch_norm_and_dropout_behave_as_in_evaluation() -> None:
     net = with_batch_norm_and_dropout().train()
     net(5 * X + 2)  # running statistics that are not those of X
-    trace = conditioned(bayesianize(net, Gaussian()), net, X)
+    trace = conditioned(bayesianize(net, Gaussian(1.0)), net, X)
     assert torch.equal(trace.nodes["f"]["value"], copy.deepcopy(net).eval()(X))
 
 
 def test_a_model_that_is_set_to_training_still_evaluates() -> None:
     net = with_batch_norm_and_dropout()
-    model = bayesianize(net, Gaussian()).train()
+    model = bayesianize(net, Gaussian(1.0)).train()
     assert torch.equal(conditioned(model, net, X).nodes["f"]["value"], net.eval()(X))
 
 
 def test_the_energy_of_a_network_with_dropout_is_the_same_at_each_call() -> None:
-    potential = BatchedPotential(bayesianize(with_batch_norm_and_dropout(), Gaussian()), X, SIGNAL)
+    potential = BatchedPotential(bayesianize(with_batch_norm_and_dropout(), Gaussian(1.0)), X, SIGNAL)
     theta = noise(2, potential.dim)
     assert torch.equal(potential.value(theta), potential.value(theta))
 
 
 def test_a_run_of_the_model_leaves_the_buffers_as_they_were() -> None:
     net = with_batch_norm_and_dropout()
-    model = bayesianize(net, Gaussian())
+    model = bayesianize(net, Gaussian(1.0))
     before = {name: value.clone() for name, value in (*model.named_buffers(), *net.named_buffers())}
     potential = BatchedPotential(model, X, SIGNAL)
     potential.grad(noise(2, potential.dim))
@@ -226,7 +226,7 @@ def test_a_run_of_the_model_leaves_the_buffers_as_they_were() -> None:
 
 
 def test_buffers_are_no_sites() -> None:
-    names = bayesianize(with_batch_norm_and_dropout(), Gaussian()).names
+    names = bayesianize(with_batch_norm_and_dropout(), Gaussian(1.0)).names
     assert names == ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
 
 
@@ -236,14 +236,14 @@ def test_buffers_are_no_sites() -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_the_callers_module_keeps_its_training_flag(training: bool) -> None:
     net = with_batch_norm_and_dropout().train(training)
-    bayesianize(net, Gaussian())(X)
+    bayesianize(net, Gaussian(1.0))(X)
     assert [module.training for module in net.modules()] == [training] * len(list(net.modules()))
 
 
 def test_the_callers_module_keeps_its_weights() -> None:
     net = small_network(3, 1)
     before = copy.deepcopy(net.state_dict())
-    model = bayesianize(net, Gaussian())
+    model = bayesianize(net, Gaussian(1.0))
     potential = BatchedPotential(model, X, SIGNAL).using(mode="trace")
     potential.grad(noise(2, potential.dim))
     model(X)
@@ -253,13 +253,13 @@ def test_the_callers_module_keeps_its_weights() -> None:
 def test_the_callers_module_keeps_its_requires_grad() -> None:
     net = small_network(3, 1)
     net.get_parameter("0.bias").requires_grad_(False)
-    bayesianize(net, Gaussian())(X)
+    bayesianize(net, Gaussian(1.0))(X)
     assert [value.requires_grad for value in net.parameters()] == [True, False, True, True]
 
 
 def test_training_the_callers_module_on_does_not_change_the_model() -> None:
     net = small_network(3, 1)
-    model = bayesianize(net, Gaussian(), where="2")
+    model = bayesianize(net, Gaussian(1.0), where="2")
     before = {name: value.clone() for name, value in model.trained_params.items()}
     with torch.no_grad():
         net.get_parameter("2.weight").add_(1)
@@ -268,7 +268,7 @@ def test_training_the_callers_module_on_does_not_change_the_model() -> None:
 
 def test_the_trained_weights_are_kept_by_site() -> None:
     net = small_network(3, 1)
-    trained = bayesianize(net, Gaussian(), where="2").trained_params
+    trained = bayesianize(net, Gaussian(1.0), where="2").trained_params
     expected = {name: value.tolist() for name, value in net.named_parameters() if name.startswith("2")}
     assert {name: value.tolist() for name, value in trained.items()} == expected
 
@@ -281,7 +281,7 @@ def test_draws_from_the_prior_have_the_modules_dtype(dtype: torch.dtype) -> None
 
 
 def test_a_potential_has_the_modules_dtype() -> None:
-    potential = BatchedPotential(bayesianize(small_network(3, 1).float(), Gaussian()), X.float(), SIGNAL.float())
+    potential = BatchedPotential(bayesianize(small_network(3, 1).float(), Gaussian(1.0)), X.float(), SIGNAL.float())
     assert potential.value(torch.zeros(2, potential.dim)).dtype == torch.float32
 
 
@@ -295,20 +295,20 @@ def prior_scales(model: Any) -> dict[str, float]:
 
 def test_the_default_prior_is_standard_normal() -> None:
     net = small_network(3, 1)
-    trace = conditioned(bayesianize(net, Gaussian()), net, X)
+    trace = conditioned(bayesianize(net, Gaussian(1.0)), net, X)
     trace.compute_log_prob()
     expected = dist.Normal(0.0, 1.0).log_prob(net[0].weight).sum()
     torch.testing.assert_close(trace.nodes["0.weight"]["log_prob_sum"], expected.detach())
 
 
 def test_a_number_is_the_deviation_of_every_prior() -> None:
-    model = bayesianize(small_network(3, 1), Gaussian(), prior_scale=2.5)
+    model = bayesianize(small_network(3, 1), Gaussian(1.0), prior_scale=2.5)
     assert prior_scales(model) == dict.fromkeys(model.names, 2.5)
 
 
 @pytest.mark.parametrize("scales", [{"0": 1.0, "2": 2.0, "2.bias": 3.0}, {"2.bias": 3.0, "2": 2.0, "": 1.0}])
 def test_the_longest_prefix_has_the_last_word(scales: dict[str, float]) -> None:
-    model = bayesianize(small_network(3, 1), Gaussian(), prior_scale=scales)
+    model = bayesianize(small_network(3, 1), Gaussian(1.0), prior_scale=scales)
     assert prior_scales(model) == {"0.weight": 1.0, "0.bias": 1.0, "2.weight": 2.0, "2.bias": 3.0}
 
 
@@ -316,7 +316,7 @@ def test_a_function_gives_each_parameter_its_prior() -> None:
     def prior(name: str, shape: torch.Size) -> Any:
         return dist.Laplace(torch.zeros(shape).double(), float(len(name)))
 
-    model = bayesianize(small_network(3, 1), Gaussian(), prior_scale=prior)
+    model = bayesianize(small_network(3, 1), Gaussian(1.0), prior_scale=prior)
     node = trace_of(model, X).nodes["2.bias"]
     expected = dist.Laplace(0.0, 6.0).log_prob(node["value"]).sum()
     torch.testing.assert_close(node["fn"].log_prob(node["value"]), expected)
@@ -329,12 +329,12 @@ def test_a_function_is_told_names_and_shapes() -> None:
         seen[name] = tuple(shape)
         return dist.Normal(0.0, 1.0)
 
-    bayesianize(small_network(3, 1), Gaussian(), prior_scale=prior, where="2")
+    bayesianize(small_network(3, 1), Gaussian(1.0), prior_scale=prior, where="2")
     assert seen == {"2.weight": (1, 4), "2.bias": (1,)}
 
 
 def test_a_scalar_prior_from_a_function_fills_the_shape() -> None:
-    model = bayesianize(small_network(3, 1), Gaussian(), prior_scale=lambda name, shape: dist.Normal(0.0, 2.0))
+    model = bayesianize(small_network(3, 1), Gaussian(1.0), prior_scale=lambda name, shape: dist.Normal(0.0, 2.0))
     assert (model.prior("0.weight").event_shape, model.prior("0.weight").batch_shape) == ((4, 3), ())
 
 
@@ -342,12 +342,12 @@ def test_a_prior_over_whole_rows_from_a_function_is_kept() -> None:
     def prior(name: str, shape: torch.Size) -> Any:
         return dist.MultivariateNormal(torch.zeros(shape[-1]), torch.eye(shape[-1]) + 0.5)
 
-    model = bayesianize(small_network(3, 1).float(), Gaussian(), prior_scale=prior)
+    model = bayesianize(small_network(3, 1).float(), Gaussian(1.0), prior_scale=prior)
     assert model.prior("0.weight").event_shape == (4, 3)
 
 
 def test_a_prior_with_plain_numbers_from_a_function_suits_a_float64_module() -> None:
-    model = bayesianize(small_network(3, 1), Gaussian(), prior_scale=lambda name, shape: dist.Normal(0.0, 2.0))
+    model = bayesianize(small_network(3, 1), Gaussian(1.0), prior_scale=lambda name, shape: dist.Normal(0.0, 2.0))
     assert model(X).dtype == torch.float64
 
 
@@ -358,13 +358,13 @@ def test_a_function_is_called_once_for_each_parameter() -> None:
         calls.append(name)
         return dist.Normal(0.0, 1.0)
 
-    model = bayesianize(small_network(3, 1), Gaussian(), prior_scale=prior)
+    model = bayesianize(small_network(3, 1), Gaussian(1.0), prior_scale=prior)
     model(X)
     assert tuple(calls) == model.names
 
 
 def test_a_model_with_priors_from_a_function_can_be_pickled() -> None:
-    model = bayesianize(small_network(3, 1), Gaussian(), prior_scale=lambda name, shape: dist.Normal(0.0, 2.0))
+    model = bayesianize(small_network(3, 1), Gaussian(1.0), prior_scale=lambda name, shape: dist.Normal(0.0, 2.0))
     assert prior_scales(pickle.loads(pickle.dumps(model))) == prior_scales(model)
 
 
@@ -386,29 +386,31 @@ class Horseshoe(Prior):
 
 
 def test_a_prior_is_a_class_with_one_method() -> None:
-    model = bayesianize(small_network(3, 1), Gaussian(), prior_scale=FanIn())
+    model = bayesianize(small_network(3, 1), Gaussian(1.0), prior_scale=FanIn())
     expected = {"0.weight": 3**-0.5, "0.bias": 1.0, "2.weight": 0.5, "2.bias": 1.0}
     assert prior_scales(model) == pytest.approx(expected)
 
 
 def test_a_prefix_can_have_a_prior_instead_of_a_number() -> None:
-    model = bayesianize(small_network(3, 1), Gaussian(), prior_scale={"2": FanIn(), "": NormalPrior(2.0), "0.bias": 3})
+    model = bayesianize(
+        small_network(3, 1), Gaussian(1.0), prior_scale={"2": FanIn(), "": NormalPrior(2.0), "0.bias": 3}
+    )
     assert prior_scales(model) == {"0.weight": 2.0, "0.bias": 3.0, "2.weight": 0.5, "2.bias": 1.0}
 
 
 def test_a_number_is_short_for_a_normal_prior() -> None:
-    models = [bayesianize(small_network(3, 1), Gaussian(), prior_scale=prior) for prior in (2.5, NormalPrior(2.5))]
+    models = [bayesianize(small_network(3, 1), Gaussian(1.0), prior_scale=prior) for prior in (2.5, NormalPrior(2.5))]
     theta = noise(2, 21)
     assert torch.equal(*(BatchedPotential(model, X, SIGNAL).value(theta) for model in models))
 
 
 def test_a_prior_follows_the_modules_precision() -> None:
-    model = bayesianize(small_network(3, 1).float(), Gaussian(), prior_scale=FanIn())
+    model = bayesianize(small_network(3, 1).float(), Gaussian(1.0), prior_scale=FanIn())
     assert model.double().prior("0.weight").sample().dtype == torch.float64
 
 
 def test_what_a_prior_samples_is_inferred_with_the_weights() -> None:
-    model = bayesianize(small_network(3, 1), Gaussian(), prior_scale={"2": Horseshoe(), "": 1.0})
+    model = bayesianize(small_network(3, 1), Gaussian(1.0), prior_scale={"2": Horseshoe(), "": 1.0})
     potential = BatchedPotential(model, X, SIGNAL)
     assert potential.sites.names == ("0.weight", "0.bias", "2.weight.scale", "2.weight", "2.bias.scale", "2.bias")
     values = potential.unflatten(noise(3, potential.dim))
@@ -461,7 +463,7 @@ def test_an_autoguide_of_pyro_trains_on_the_model() -> None:
 
 def refused(said: str, net: Any = None, likelihood: Any = None, **settings: Any) -> None:
     with pytest.raises(ValueError, match=said):
-        bayesianize(net if net is not None else small_network(3, 1), likelihood or Gaussian(), **settings)
+        bayesianize(net if net is not None else small_network(3, 1), likelihood or Gaussian(1.0), **settings)
 
 
 def test_what_is_no_module_is_refused() -> None:
@@ -492,7 +494,7 @@ def test_a_parameter_with_a_name_of_the_models_own_is_refused_with_what_to_do(na
 
 
 def test_such_a_name_below_another_module_is_taken() -> None:
-    assert bayesianize(nn.Sequential(NamedParameter("scale", torch.ones(1))), Gaussian()).names == ("0.scale",)
+    assert bayesianize(nn.Sequential(NamedParameter("scale", torch.ones(1))), Gaussian(1.0)).names == ("0.scale",)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -556,7 +558,9 @@ def test_a_function_whose_prior_does_not_fit_is_refused_by_name_and_shape(prior:
 
 
 def test_a_discrete_prior_of_weights_is_refused_by_name() -> None:
-    model = bayesianize(small_network(3, 1), Gaussian(), prior_scale=lambda _, shape: dist.Poisson(torch.ones(shape)))
+    model = bayesianize(
+        small_network(3, 1), Gaussian(1.0), prior_scale=lambda _, shape: dist.Poisson(torch.ones(shape))
+    )
     with pytest.raises(ValueError, match=r"0\.weight"):
         BatchedPotential(model, X, SIGNAL)
 
@@ -564,7 +568,7 @@ def test_a_discrete_prior_of_weights_is_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("likelihood", "outputs", "y", "said"),
     [
-        (Gaussian(), 1, SIGNAL[:5], r"y has shape \(5,\)"),
+        (Gaussian(1.0), 1, SIGNAL[:5], r"y has shape \(5,\)"),
         (Categorical(), 3, LABELS.double(), "whole numbers"),
         (Categorical(), 3, torch.arange(12), "support|from 0 to 2"),
         (Categorical(), 1, LABELS, r"Bernoulli\(\)"),
@@ -592,4 +596,4 @@ class TotalOutput(nn.Module):
 
 def test_a_network_whose_output_has_no_rows_is_refused() -> None:
     with pytest.raises(ValueError, match="output"):
-        bayesianize(TotalOutput(), Gaussian())(X, SIGNAL)
+        bayesianize(TotalOutput(), Gaussian(1.0))(X, SIGNAL)

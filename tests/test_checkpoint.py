@@ -31,7 +31,8 @@ from pyro_metricbnn import (
     bayesianize,
 )
 from pyro_metricbnn.files import storage
-from pyro_metricbnn.walk import checkpoint, map_search
+from pyro_metricbnn.search import map_search
+from pyro_metricbnn.walk import checkpoint
 from pyro_metricbnn.walk.checkpoint import fingerprint
 
 ROOT = Path(__file__).parent.parent

@@ -91,7 +91,7 @@ def nuts() -> MCMC:
 def networks(metric: MetricBNN) -> Comparison:
     pyro.set_rng_seed(0)
     posteriors = {"run": metric, "chains": chains(noisy(metric)), "draws": noisy(metric, 50, seed=1)}
-    tests: dict[str, Any] = {"x_test": X_TEST, "y_test": Y_TEST, "seconds": {"run": 1.5}}
+    tests: dict[str, Any] = {"x_test": X_TEST, "y_test": Y_TEST, "seconds": {"run": 1.5}, "stages": False}
     return compare(metric.model, posteriors, X, Y, **tests, reference="chains", num_samples=200, pictures=False)
 
 
@@ -362,7 +362,7 @@ def test_float64_posteriors_are_compared_with_pictures() -> None:
 def test_nothing_is_made_on_the_default_device() -> None:
     with torch.device("meta"):
         model, posteriors, x, y = double_posteriors()
-        result = compare(model, posteriors, x, y, x_test=x, y_test=y, reference="walk", num_samples=40)
+        result = compare(model, posteriors, x, y, x_test=x, y_test=y, reference="walk", num_samples=40, stages=False)
     assert result.table.notna().all(axis=None)
 
 

@@ -55,7 +55,7 @@ def test_energies_are_those_of_the_first_middle_and_last_fifth(walk: Trajectorie
     assert state.map_energy == 0.0
 
 
-@pytest.mark.parametrize(("sign", "word"), [(1, "rising"), (-1, "falling")])
+@pytest.mark.parametrize(("sign", "word"), [(1, "rose"), (-1, "fell")])
 def test_energies_that_have_not_come_to_rest_are_reported(walk: Trajectories, sign: int, word: str) -> None:
     state = health(with_energies(walk, torch.randn(20, 101) + sign * torch.linspace(0, 4, 101)))
     assert state.is_drifting
@@ -169,3 +169,8 @@ def test_health_is_a_value(walk: Trajectories) -> None:
     assert isinstance(health(walk), Health)
     with pytest.raises(AttributeError):
         health(walk).bend = 0.0  # type: ignore[misc]
+
+
+def test_health_knows_where_the_search_for_the_map_ended(walk: Trajectories) -> None:
+    state = health(replace(walk, modes=((1896.6, 1.0), (1959.3, 0.0))))
+    assert any("1896.6 (100.0% of the posterior), 1959.3" in text for text in state.warnings)

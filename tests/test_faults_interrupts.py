@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from pyro_metricbnn import Adam, AutoencoderMap, KernelMap, MetricBNN, Trajectories, find_map, health
 from pyro_metricbnn.energy.potential import BatchedPotential
 from pyro_metricbnn.files import storage
-from pyro_metricbnn.walk import map_search
+from pyro_metricbnn.search import map_search
 from pyro_metricbnn.walk.record import Recorder
 
 from .killed import INTERRUPTIONS, KINDS, NUM_STEPS, X, Y, arguments, folder_of, kernel, network, walked
@@ -53,9 +53,9 @@ def unbroken(kind: str) -> tuple[Trajectories, int]:
 
 
 def interrupted_at(part: float, kind: str = "full") -> Fuse:
-    """A network that is interrupted after so much of a walk."""
-    num_calls = unbroken(kind)[1]
-    return Fuse(int(part * num_calls))
+    """A network that is interrupted after so much of a walk, whatever was called before it."""
+    num_calls, of_the_walk = unbroken(kind)[1], 4 * NUM_STEPS  # three refinements and the point itself
+    return Fuse(num_calls - int((1 - part) * of_the_walk))
 
 
 def assert_a_beginning(found: Trajectories, whole: Trajectories) -> int:

@@ -369,6 +369,25 @@ def test_compiling_many_operations_is_worth_it_for_fewer_calls() -> None:
     assert not worth_compiling(short_graph, calls)
 
 
+def unrolled(num_steps: int) -> fx.GraphModule:
+    def fn(x: Tensor) -> Outputs:
+        for _ in range(num_steps):
+            x = x.sin()
+        return (x,)
+
+    return traced(fn, torch.zeros(3))
+
+
+def test_what_compiling_takes_grows_with_the_operations() -> None:
+    few, many = unrolled(90), unrolled(900)  # ten times the time to save
+    calls = next(n for n in range(0, 100_000, 100) if worth_compiling(few, n))
+    assert not worth_compiling(many, calls // 9)
+
+
+def test_a_long_unrolled_loop_is_never_compiled_by_itself() -> None:
+    assert not worth_compiling(unrolled(2500), 10**9)
+
+
 # ----------------------------------------------------------------------------- inside a larger step
 
 

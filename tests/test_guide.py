@@ -1,6 +1,9 @@
 """Claims about the posterior as a Pyro autoguide."""
 
+import copy
 import pickle
+from collections.abc import Callable
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -8,6 +11,7 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
+from torch import nn
 
 from pyro_metricbnn import AutoMetric, MetricBNN, TrajectoryPosterior
 
@@ -42,6 +46,49 @@ def test_pickling_a_guide_leaves_the_live_one_whole(groups: MetricBNN) -> None:
     assert groups.guide.model is not None
     groups.guide(GROUPS)
     assert copy.sample_posterior(3)["effect"].shape == (3, 6)
+
+
+@pytest.mark.parametrize(
+    ("move", "said"),
+    [
+        (
+            lambda guide: guide.double(),
+            "from torch.float32 to torch.float64.*run on data and a network in torch.float64",
+        ),
+        (lambda guide: guide.half(), "to torch.float16"),
+        (lambda guide: guide.to(torch.bfloat16), "to torch.bfloat16"),
+        (lambda guide: nn.ModuleList([guide]).double(), "to torch.float64"),
+        (lambda guide: guide.to("meta"), r"from cpu to meta.*MetricBNN.load\(path, model, device='meta'\)"),
+        (lambda guide: guide.state_dict(), r"the posterior lost: metric.save\(path\) keeps it"),
+        (lambda guide: Predictive(guide.model, guide=guide, num_samples=2).state_dict(), "metric.save"),
+    ],
+)
+def test_a_guide_says_what_it_cannot_do_as_a_module(groups: MetricBNN, move: Callable[..., Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        move(groups.guide)
+    assert groups.guide.sample_posterior(2)["effect"].dtype == torch.float32
+
+
+def test_a_guide_may_go_where_it_is(groups: MetricBNN) -> None:
+    guide = groups.guide
+    assert guide.float().to("cpu").to(GROUPS).eval().requires_grad_(False) is guide
+    assert guide.share_memory() is guide
+    guide.train()
+
+
+def test_a_copy_of_a_guide_draws_the_same(groups: MetricBNN) -> None:
+    draws = []
+    for guide in (groups.guide, copy.deepcopy(groups.guide)):
+        torch.manual_seed(3)
+        draws.append(guide.sample_posterior(4)["effect"])
+    assert torch.equal(*draws)
+
+
+@pytest.mark.filterwarnings("ignore")  # what traces is deprecated
+def test_a_traced_guide_draws_anew(groups: MetricBNN) -> None:
+    traced = torch.jit.trace_module(groups.guide, {"call": (GROUPS,)}, check_trace=False)
+    one, two = traced.call(GROUPS), traced.call(GROUPS)
+    assert not any(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
 def test_sites_come_out_constrained_and_in_their_plates(groups: MetricBNN) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_metricbnn import Adam, DriftRefineKernel, Gaussian, Steer, Trajectories, bayesianize
-from pyro_metricbnn.latent import KernelMap
+from pyro_metricbnn.latent import KernelMap, MetricPosterior
 
 X = torch.linspace(-2, 2, 40)[:, None]
 
@@ -169,15 +169,41 @@ class Decoder(nn.Module):
         return self.latent.decode_on(segment, position)
 
 
-@pytest.mark.parametrize("way", ["trace", "export"])
-@pytest.mark.filterwarnings("ignore")  # the older way is deprecated
-def test_a_traced_map_decodes_walks_that_the_trace_did_not_see(way: str, pulled: Trajectories) -> None:
-    latent = KernelMap().fit(pulled)
-    seen: tuple[Tensor, Tensor] = torch.tensor([0, 0]), torch.tensor([0.2, 0.9])
+class Draws(nn.Module):
+    def __init__(self, latent: KernelMap) -> None:
+        super().__init__()
+        self.posterior = MetricPosterior(latent)
+
+    def forward(self, shift: Tensor) -> Tensor:
+        return self.posterior.sample((60,)) + shift
+
+
+def graph_of(way: str, module: nn.Module, *seen: Tensor, dynamic: bool = True) -> Callable[..., Tensor]:
     if way == "trace":
-        traced = torch.jit.trace(Decoder(latent), seen)
-    else:
-        draws = {0: torch.export.Dim("draws")}
-        traced = torch.export.export(Decoder(latent), seen, dynamic_shapes=(draws, draws)).module()
-    segment, position = torch.tensor([3, 1, 0, 1, 2]), torch.rand(5)
-    assert torch.equal(traced(segment, position), latent.decode_on(segment, position))
+        return torch.jit.trace(module, seen, check_trace=False)
+    if way == "compile":
+        return torch.compile(module, backend="eager", fullgraph=True)
+    shapes = ({0: torch.export.Dim("draws")},) * len(seen) if dynamic else None
+    return torch.export.export(module, seen, dynamic_shapes=shapes).module()
+
+
+@pytest.mark.parametrize("way", ["trace", "export", "compile"])
+@pytest.mark.parametrize("drawn", [[3, 1, 0, 1, 2], [3, 1, 1], [2]])  # with and without what was seen
+@pytest.mark.filterwarnings("ignore")  # the older way is deprecated
+def test_a_traced_map_decodes_walks_that_the_trace_did_not_see(
+    way: str, drawn: list[int], pulled: Trajectories
+) -> None:
+    latent = KernelMap().fit(pulled)
+    graph = graph_of(way, Decoder(latent), torch.tensor([0, 0, 1]), torch.rand(3))
+    segment, position = torch.tensor(drawn), torch.rand(len(drawn))
+    torch.testing.assert_close(graph(segment, position), latent.decode_on(segment, position))
+
+
+@pytest.mark.parametrize("way", ["trace", "export", "compile"])
+@pytest.mark.filterwarnings("ignore")
+def test_a_traced_posterior_draws_anew_from_every_walk(way: str, pulled: Trajectories) -> None:
+    latent = KernelMap().fit(pulled)
+    graph = graph_of(way, Draws(latent), torch.zeros(()), dynamic=False)
+    one, two = graph(torch.zeros(())), graph(torch.zeros(()))
+    assert not bool((one == two).any())
+    assert set(latent.nearest(two)[0].tolist()) == set(range(latent.num_segments))

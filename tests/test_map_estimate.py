@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pyro_metricbnn import BatchedPotential, Gaussian, bayesianize, find_map
+from pyro_metricbnn import BatchedPotential, DriftRefineKernel, Gaussian, bayesianize, find_map
 from pyro_metricbnn.energy.minibatches import MinibatchPotential
-from pyro_metricbnn.walk.map_search import MapEstimate
+from pyro_metricbnn.search.map_search import MapEstimate
 from tests.models import (
     CASES,
     ONE,
@@ -23,6 +24,7 @@ from tests.models import (
     ZERO,
     X,
     eight_schools_centred,
+    hidden_mode,
     linear_regression,
     noise,
     normal_mean,
@@ -155,9 +157,41 @@ def test_several_starts_find_the_lower_of_two_modes() -> None:
     assert quietly(BatchedPotential(two_modes), num_starts=8).params["a"].item() == pytest.approx(5, abs=0.1)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_wide_starts_find_a_mode_that_all_near_the_priors_median_miss(seed: int) -> None:
+    pyro.set_rng_seed(seed)
+    assert abs(quietly(BatchedPotential(hidden_mode)).params["a"].item()) == pytest.approx(2, abs=0.1)
+
+
+def test_starts_that_end_at_different_energies_are_said_with_the_energies() -> None:
+    pyro.set_rng_seed(0)
+    with pytest.warns(UserWarning, match=r"several energies: -57\.\d .* 0\.9 \(0\.0% of the posterior\)"):
+        find_map(BatchedPotential(hidden_mode), progress=False)
+
+
+def test_a_lower_mode_that_holds_next_to_nothing_is_not_where_a_walk_leaves_from() -> None:
+    def spike() -> None:
+        a = pyro.sample("a", dist.Normal(torch.zeros(6), 1.0).to_event(1))
+        wide, narrow = -(a**2).sum() / 0.5, 3 - ((a - 2) ** 2).sum() / 2e-4
+        pyro.factor("modes", torch.logaddexp(wide, narrow))
+
+    assert quietly(BatchedPotential(spike)).params["a"].abs().max() < 0.2
+
+
+def test_particles_leave_from_each_mode_by_what_it_holds() -> None:
+    pyro.set_rng_seed(0)
+    with pytest.warns(UserWarning, match="Particles leave from each by what it holds"):
+        walk = DriftRefineKernel(lambda: hidden_mode(4.0)).walk(num_particles=20, progress=False)
+    a = walk.thetas[:, 1:, 0].mean(-1)
+    # The prior takes 2 nats of the 4, and the modes outside are half as wide.
+    share = math.exp(2.0) / 2 / (1 + 2 * math.exp(2.0) / 2)
+    counted = [int(((a - mode).abs() < 0.5).sum()) for mode in (-2, 0, 2)]
+    assert counted == pytest.approx([20 * share, 20 * (1 - 2 * share), 20 * share], abs=1.5)
+
+
 def test_the_search_begins_at_the_trained_weights() -> None:
     potential = stiff_network()
-    trained = potential.flatten(dict(bayesianize(small_network(3, 1), Gaussian()).trained_params))
+    trained = potential.flatten(dict(bayesianize(small_network(3, 1), Gaussian(1.0)).trained_params))
     first = quietly(potential, max_iterations=10).energies[0]
     assert first == pytest.approx(potential.value(trained[None]).item())
 

@@ -21,7 +21,9 @@ def network_samples(num_chains: int = 3, num_draws: int = 20, num_outputs: int =
 
 
 def network(num_outputs: int = 1, likelihood: Gaussian | Categorical | None = None) -> BayesianNetwork:
-    return bayesianize(nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, num_outputs)), likelihood or Gaussian())
+    return bayesianize(
+        nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, num_outputs)), likelihood or Gaussian(1.0)
+    )
 
 
 # -------------------------------------------------------------------------------------- the figures

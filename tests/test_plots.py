@@ -29,6 +29,7 @@ from pyro_metricbnn import (
     plots,
     predict,
 )
+from pyro_metricbnn.diagnostics import risk_coverage, selective
 from pyro_metricbnn.model.likelihoods import Likelihood
 from pyro_metricbnn.plots.walks import Plane
 from pyro_metricbnn.predictions.prediction import Prediction
@@ -65,13 +66,19 @@ def autoencoder(metric: MetricBNN) -> AutoencoderMap:
     return AutoencoderMap(4, num_hidden=16, num_epochs=25).fit(metric.trajectories, progress=False)
 
 
-@pytest.fixture(params=["band", "decision", "reliability", "walks", "energy", "segments", "losses"])
+KINDS = ["band", "decision", "reliability", "detection", "roc", "risk", "walks", "energy", "segments", "losses"]
+
+
+@pytest.fixture(params=KINDS)
 def draw(request: pytest.FixtureRequest, metric: MetricBNN, autoencoder: AutoencoderMap) -> Draw:
     prediction = linear_prediction()
     kinds: dict[str, Draw] = {
         "band": lambda ax: plots.plot_band(prediction, GRID, (X, Y), ax=ax),
         "decision": lambda ax: plots.plot_decision(corners, POINTS, LABELS, grid_size=15, ax=ax),
         "reliability": lambda ax: plots.plot_reliability(torch.tensor([0.1, 0.7]), torch.tensor([0, 1]), ax=ax),
+        "detection": lambda ax: plots.plot_detection(GRID, GRID + 2, ax=ax),
+        "roc": lambda ax: plots.plot_detection(GRID, GRID + 2, show="roc", ax=ax),
+        "risk": lambda ax: plots.plot_risk_coverage(risk_coverage(GRID, GRID**2), ax=ax),
         "walks": lambda ax: plots.plot_walks(metric, grid_size=8, ax=ax),
         "energy": lambda ax: plots.plot_energy(metric, ax=ax),
         "segments": lambda ax: plots.plot_segments(metric, ax=ax),
@@ -151,6 +158,8 @@ def draw_all(dtype: torch.dtype) -> list[Axes]:
         plots.plot_band(run.predict(x), x, (x, x)),
         plots.plot_decision(lambda at: predict(net, draws, at), both, labels, grid_size=8),
         plots.plot_reliability(classes.probs, labels),
+        plots.plot_detection(run.predict(x), run.predict(x + 9)),
+        plots.plot_risk_coverage({"one": selective(classes, labels), "two": selective(classes, labels, score="std")}),
         plots.plot_walks(run, grid_size=8),
         plots.plot_energy(run),
         plots.plot_segments(run),
@@ -225,7 +234,7 @@ def test_a_band_of_zeros_and_ones_shows_their_probability_alone() -> None:
         (lambda: plots.plot_decision(corners, GRID, LABELS), r"must be \(n, 2\)"),
         (lambda: plots.plot_decision(corners, POINTS, LABELS[:2]), "x has 4 rows, y 2"),
         (lambda: plots.plot_decision(corners, POINTS, LABELS, show="doubt"), "show must be one of 'confidence'"),
-        (lambda: plots.plot_decision(lambda x: x, POINTS, LABELS), "not a Prediction"),
+        (lambda: plots.plot_decision(lambda x: x, POINTS, LABELS), "must be a Prediction, got Tensor: pass a run"),
         (lambda: plots.plot_reliability(torch.tensor([2.0]), torch.tensor([1])), "not logits"),
         (lambda: plots.plot_reliability(torch.tensor([0.5]), torch.tensor([1, 0])), "probs has 1 rows, y 2"),
         (lambda: plots.plot_reliability(torch.ones(2, 2, 2) / 2, torch.tensor([1, 0])), r"must be \(n, C\)"),
@@ -290,6 +299,27 @@ def test_the_calibration_error_is_the_mean_distance_from_the_diagonal() -> None:
     probs, y = torch.tensor([0.9, 0.9, 0.9, 0.9, 0.2]), torch.tensor([1, 1, 0, 0, 0])
     legend = plots.plot_reliability(probs, y).get_legend()
     assert "observed (ECE 0.360)" in [text.get_text() for text in legend.get_texts()]
+
+
+def test_the_histograms_share_their_bins_and_the_legend_has_the_area() -> None:
+    ax = plots.plot_detection(torch.rand(50), torch.rand(60) + 2, num_bins=7)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [
+        "like the data",
+        "from elsewhere (AUROC 1.000)",
+    ]
+    corners = [patch.get_path().vertices[:, 0] for patch in ax.patches]
+    assert set(corners[0]) == set(corners[1])
+
+
+def test_scores_that_are_all_equal_can_be_drawn() -> None:
+    assert plots.plot_detection(torch.zeros(5), torch.zeros(5)).patches
+
+
+def test_curves_are_drawn_with_their_names_and_the_best_order() -> None:
+    curve = risk_coverage(torch.rand(20), torch.rand(20))
+    ax = plots.plot_risk_coverage({"ours": curve, "theirs": curve})
+    said = [text.get_text().split(" (")[0] for text in ax.get_legend().get_texts()]
+    assert said == ["ours", "best order", "theirs"]
 
 
 # --------------------------------------------------------------------------------------- walks

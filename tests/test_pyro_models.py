@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.pyro_models import CASES, NUM_DRAWS, Case, compare, read_reference, run, supports
+from pyro_metricbnn import BatchedPotential, find_map
 
 Moments = Mapping[str, Mapping[str, Tensor]]
 
@@ -77,3 +78,14 @@ def test_the_reference_agrees_with_conjugate_posteriors(name: str) -> None:
     deviation = exact.variance.sqrt()
     assert ((moments["mean"] - exact.mean).abs() <= 0.1 * deviation).all()
     assert ((moments["deviation"] / deviation - 1).abs() <= 0.1).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_out_of_one_neck_the_search_does_not_fall_into_the_next(seed: int) -> None:
+    """Two scales in a row: of this model walks would take millions of gradients from either neck."""
+    (case,) = (case for case in CASES if case.name == "nested_plates")
+    pyro.set_rng_seed(seed)
+    with pytest.warns(UserWarning, match="falls into a funnel"):
+        estimate = find_map(BatchedPotential(case.model, *case.args), progress=False)
+    assert set(estimate.unbounded) == {"school_scale", "class_scale"}

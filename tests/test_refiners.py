@@ -261,16 +261,16 @@ def test_the_default_drift_adds_up_to_the_priors_typical_radius() -> None:
 def test_a_walk_goes_twice_as_far_where_its_gradients_are_few_and_no_further_where_they_are_many() -> None:
     soft, stiff = (ground_of(gaussian(v * torch.eye(400, dtype=torch.float64)), 400) for v in (1.0, 1e-5))
     assert Steer().num_gradients(soft) < 800 < Steer().num_gradients(stiff)
-    assert [Steer().plan.length(ground) for ground in (soft, stiff)] == pytest.approx([12 * 20, 6 * 20])
-    assert Steer(effort=4.0).plan.length(soft) == pytest.approx(2 * 12 * 20)
-    assert Steer(path=3.0).plan.length(soft) == pytest.approx(3 * 20)
+    assert [Steer().length(ground) for ground in (soft, stiff)] == pytest.approx([12 * 20, 6 * 20])
+    assert Steer(effort=4.0).length(soft) == pytest.approx(2 * 12 * 20)
+    assert Steer(path=3.0).length(soft) == pytest.approx(3 * 20)
 
 
 def test_a_large_network_does_not_walk_further_than_six_radii() -> None:
     scale = torch.ones(200_000)
     ground = Ground(BatchedPotential(standard(2)), torch.zeros_like(scale), scale, 10, 4)
     ground.measured["curvature"] = 1000.0  # 200,000 coordinates would take long to look at
-    assert Steer().plan.length(ground) == pytest.approx(6 * 200_000**0.5)
+    assert Steer().length(ground) == pytest.approx(6 * 200_000**0.5)
 
 
 def test_no_plan_jumps_from_one_size_to_the_next() -> None:
@@ -278,9 +278,9 @@ def test_no_plan_jumps_from_one_size_to_the_next() -> None:
         ground = Ground(BatchedPotential(standard(2)), torch.zeros(dim), torch.ones(dim), 100, 4)
         ground.measured.update(curvature=1000.0, posterior_scale=ground.scale)
         steer, work = Steer(), 1.25e5  # gradients that a large model may take at the least
-        length, approach = steer.plan.length(ground), steer.plan.approach_length(ground)
+        length, approach = steer.length(ground), steer.approach_length(ground)
         steps = [math.log(steer.step.least(ground)), math.log(steer.step.largest(ground))]
-        return [math.log(length), approach / length, *steps, work / steer.plan._most_gradients(ground)]
+        return [math.log(length), approach / length, *steps, work / steer._most_gradients(ground)]
 
     plans = torch.tensor([plan(dim) for dim in range(140, 312)])
     assert float(plans.diff(dim=0).abs().max()) < 0.05
@@ -290,10 +290,10 @@ def test_no_plan_jumps_from_one_size_to_the_next() -> None:
 def test_a_walk_on_a_sharp_energy_ends_before_it_takes_no_end_of_gradients() -> None:
     ground = ground_of(gaussian(1e-9 * torch.eye(400, dtype=torch.float64)), 400)
     assert Steer().num_gradients(ground) == 125_000
-    assert Steer().plan.stride(ground, 1e-5) == pytest.approx(125_000 / ground.num_steps * 1e-5)
-    assert Steer(effort=4.0).plan.stride(ground, 1e-5) == pytest.approx(4 * Steer().plan.stride(ground, 1e-5))
+    assert Steer().stride(ground, 1e-5) == pytest.approx(125_000 / ground.num_steps * 1e-5)
+    assert Steer(effort=4.0).stride(ground, 1e-5) == pytest.approx(4 * Steer().stride(ground, 1e-5))
     for asked in (Steer(path=6.0), Steer(step_size=1e-5)):  # who asks for a path or a step gets all of it
-        assert asked.plan.stride(ground, 1e-5) == asked.reach(ground)
+        assert asked.stride(ground, 1e-5) == asked.reach(ground)
 
 
 def behind_a_wall(dim: int) -> Callable[[], None]:
@@ -380,7 +380,7 @@ def test_a_fourth_refiner_is_one_short_class() -> None:
         (lambda: Steer(warmup=1), "warmup is a part of the path"),
         (lambda: Descent(alpha=0), "alpha must be positive"),
         (lambda: Adam(num_refinements=-1), "must not be negative"),
-        (lambda: DriftRefineKernel(standard(2), refiner="newton"), "'steer', 'descent', 'adam'"),
+        (lambda: DriftRefineKernel(standard(2), refiner="newton"), "'steer', 'anneal', 'descent', 'adam'"),
     ],
 )
 def test_a_wrong_knob_is_refused_in_words(wrong: Callable[[], object], said: str) -> None:

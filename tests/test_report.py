@@ -147,6 +147,30 @@ def test_the_page_fits_a_telephone_and_both_schemes_of_colours(document: Reader)
     assert metas["color-scheme"] == "light dark"
 
 
+def test_the_title_and_the_heading_say_how_many_posteriors_of_what(document: Reader, kind: str) -> None:
+    titles = {
+        "Predictions, Coverage, Walks": "3 posteriors of the network Sequential",
+        "Decisions, Reliability": "2 posteriors of the network Linear",
+        "Marginals": "2 posteriors of the function hierarchical",
+    }
+    assert document.texts.count(titles[kind]) == 2
+
+
+def test_every_table_scrolls_in_a_box_of_its_own(result: Comparison) -> None:
+    html = result._repr_html_()
+    assert html.count("<table") == html.count('<div class="scroll"><table') == 2
+
+
+def test_long_names_and_likelihoods_are_cut() -> None:
+    net = type("Net" * 40, (nn.Linear,), {})(1, 200)
+    model = bayesianize(net, Gaussian(torch.linspace(0.1, 1.0, 200)))
+    draws = linear_draws(1, 200)
+    result = compare(model, {"a": draws}, torch.randn(8, 1), torch.randn(8, 200), pictures=False)
+    assert result.title.startswith("1 posterior of the network NetNet")
+    assert len(result.title) < 80
+    assert len(result.facts["likelihood"]) < 90
+
+
 def test_the_warnings_are_on_the_page(document: Reader, result: Comparison) -> None:
     said = " ".join(document.texts)
     assert all(text in said for texts in result.warnings.values() for text in texts)

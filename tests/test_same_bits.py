@@ -1,7 +1,8 @@
-"""The same seed gives the same draws from version to version, to the bit where the machine is the same.
+"""The same seed gives the same draws from version to version, to the bit, on machines of the same kind.
 
-`python -m tests.test_same_bits NAME ...` writes what the present code gives for these runs to tests/same_bits.json. A
-change of a result has to be meant: the commit that writes a run anew says why.
+`python -m tests.test_same_bits NAME ...` writes what the present code gives for these runs to tests/same_bits.json,
+under the machine's kind: on another kind the last bits differ, and a walk makes much of them. A change of a result has
+to be meant: the commit that writes a run anew says why.
 """
 
 import hashlib
@@ -176,8 +177,8 @@ RUNS: dict[str, Callable[[], list[Tensor]]] = {
 }
 
 
-def taken(name: str) -> dict[str, Any]:
-    """The digest of a run, and its mean and deviation for machines with other last bits."""
+def taken(name: str) -> str:
+    """The digest of a run."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -188,23 +189,20 @@ def taken(name: str) -> dict[str, Any]:
     digest = hashlib.sha256()
     for value in values:
         digest.update(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    first = values[0].double()
-    return {"sha256": digest.hexdigest(), "mean": float(first.mean()), "deviation": float(first.std())}
+    return digest.hexdigest()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.filterwarnings("ignore")
 def test_the_same_seed_gives_the_draws_that_it_gave_before(name: str) -> None:
-    saved = json.loads(FILE.read_text())
-    now, before = taken(name), saved["runs"][name]
-    if saved["machine"] == machine():
-        assert now["sha256"] == before["sha256"]
-    assert now["mean"] == pytest.approx(before["mean"], rel=0.02, abs=0.02 * before["deviation"])
-    assert now["deviation"] == pytest.approx(before["deviation"], rel=0.05)
+    digest = json.loads(FILE.read_text()).get(machine(), {}).get(name)
+    if digest is None:
+        pytest.skip(f"no digest of {name} was taken on a machine like this: {machine()}")
+    assert taken(name) == digest
 
 
 if __name__ == "__main__":
-    saved = json.loads(FILE.read_text()) if FILE.exists() else {"runs": {}}
-    again = {name: taken(name) for name in sys.argv[1:] or RUNS}
-    FILE.write_text(json.dumps({"machine": machine(), "runs": {**saved["runs"], **again}}, indent=1) + "\n")
+    saved = json.loads(FILE.read_text()) if FILE.exists() else {}
+    saved[machine()] = saved.get(machine(), {}) | {name: taken(name) for name in sys.argv[1:] or RUNS}
+    FILE.write_text(json.dumps(saved, indent=1) + "\n")

@@ -181,7 +181,7 @@ def test_arguments_that_no_file_can_hold_are_named(metric: MetricBNN, tmp_path: 
 
     other = MetricBNN(network())
     other._trajectories = replace(metric.trajectories, arguments=((X,), {"extra": [Data()]}))
-    other._fitted = metric._fitted
+    other._guide = metric._guide
     with pytest.raises(ValueError, match=r"arguments\[1\]\['extra'\]\[0\] is a .*Data.*data=False"):
         other.save(tmp_path / "posterior.pt")
     assert list(tmp_path.iterdir()) == []

@@ -50,13 +50,13 @@ def units_of_prior(prior: Any) -> PriorUnits:
 
 
 def test_the_units_of_a_network_are_its_prior_scales_exactly() -> None:
-    model = bayesianize(small_network(3, 1), Gaussian(), prior_scale={"0": 3.0, "2": 0.5})
+    model = bayesianize(small_network(3, 1), Gaussian(1.0), prior_scale={"0": 3.0, "2": 0.5})
     units = units_of(model, X, SIGNAL)
     assert units.scale.tolist() == [3.0] * (12 + 4) + [0.5] * (4 + 1)
 
 
 def test_the_centre_of_a_network_is_its_prior_mean_exactly() -> None:
-    units = units_of(bayesianize(small_network(3, 1), Gaussian(), prior_scale=3.0), X, SIGNAL)
+    units = units_of(bayesianize(small_network(3, 1), Gaussian(1.0), prior_scale=3.0), X, SIGNAL)
     assert units.center.tolist() == [0.0] * 21
 
 

@@ -35,12 +35,14 @@ from pyro_metricbnn import (
     bayesianize,
     calibration,
     compare,
+    detection,
     find_map,
     function_mixing,
     health,
     k_hat,
     plots,
     predict,
+    selective,
     to_arviz,
 )
 from pyro_metricbnn.energy.minibatches import MinibatchPotential
@@ -216,6 +218,8 @@ RIGHT: dict[str, Callable[[], object]] = {
     "k_hat": lambda: k_hat(network(), metric().guide, X, Y, num_samples=100),
     "calibration": lambda: (calibration(prediction(), Y), calibration(class_prediction(), LABELS)),
     "agreement": lambda: agreement(prediction(), prediction()),
+    "detection": lambda: (detection(X, Y), detection(prediction(), prediction(), score="std")),
+    "selective": lambda: (selective(prediction(), Y), selective(class_prediction(), LABELS, score="entropy")),
     "compare": lambda: compare(network(), {"walk": walk()}, X, Y, pictures=False),
     "plots": lambda: (plots.plot_energy(walk()), plots.plot_band(prediction(), X, (X, Y))),
     "load": lambda: saved_and_loaded(metric()),
