@@ -9,7 +9,18 @@ from pathlib import Path
 
 COMMANDS = (
     *("uci", "regression", "snelson", "banana", "complexity", "sensitivity", "pca", "fidelity", "bias"),
-    *("latent", "throughput", "load", "cold_start", "effort", "reference", "pyro_models"),
+    *(
+        "latent",
+        "throughput",
+        "load",
+        "cold_start",
+        "effort",
+        "reference",
+        "pyro_models",
+        "posteriordb",
+        "sbc",
+        "unknown_noise",
+    ),
 )
 
 

@@ -5,19 +5,17 @@ In: a `Problem`, a likelihood and the hidden layers.  Out: `Task`, whose network
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.functional import cross_entropy
 
-from pyro_metricbnn import BatchedPotential, Categorical, Gaussian, HeteroscedasticGaussian, bayesianize
+from pyro_metricbnn import BatchedPotential, Categorical, HeteroscedasticGaussian, bayesianize
 from pyro_metricbnn.model.likelihoods import Likelihood
 from pyro_metricbnn.model.network import BayesianNetwork
 from pyro_metricbnn.predictions.prediction import Prediction
@@ -67,10 +65,6 @@ class Task:
         """Of the observations, 1 for classes: energies are that much steeper, so rates of descent take it as unit."""
         scale = getattr(self.likelihood, "scale", 1.0)
         return float(scale) ** 2
-
-    def with_noise_inferred(self) -> Task:
-        """The same with the noise as a site of the model, whose prior has the task's as its median."""
-        return replace(self, likelihood=Gaussian(dist.LogNormal(math.log(self.noise_variance) / 2, 1.0)))
 
     def with_noise_output(self, part: float) -> Task:
         """The same with networks of a second output, the noise's, that are trained for that part of the steps."""
