@@ -13,7 +13,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pyro_metricbnn"
-FLOW = ["runtime", "files", "model", "energy", "refiners", "walk"]
+FLOW = ["runtime", "files", "model", "energy", "refiners", "search", "walk"]
 FLOW += ["latent", "predictions", "diagnostics", "plots", "comparison"]
 TOP = ["results", "inference", "temperature"]
 COLOURS = ("#0072B2", "#009E73", "#D55E00", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito
@@ -23,7 +23,8 @@ SAID = {
     "model": "network, priors, likelihoods, sites",
     "energy": "U and its gradient for all particles",
     "refiners": "from one recorded point to the next",
-    "walk": "from a model to the record of its walks",
+    "search": "a first look; the MAP, or trained networks",
+    "walk": "the loop, the record, checkpoints, the kernel",
     "latent": "straight walks, posterior, guide",
     "predictions": "what draws say, wherever they come from",
     "diagnostics": "whether to believe it",
