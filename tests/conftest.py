@@ -31,7 +31,8 @@ def _seeded() -> Iterator[None]:
     pyro.clear_param_store()
     yield
     assert torch.get_default_dtype() == torch.float32, "a test or the library left the default dtype changed"
-    assert pyro.distributions.is_validation_enabled(), "a test or the library left validation switched off"
+    switches = pyro.distributions.is_validation_enabled(), torch.distributions.Distribution._validate_args
+    assert switches == (True, True), "a test or the library left validation of Pyro or of torch switched off"
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +52,13 @@ def data_folder() -> Path | None:
     """Real data sets, where METRICBNN_DATA says; None without it."""
     folder = os.environ.get("METRICBNN_DATA")
     return Path(folder) if folder else None
+
+
+@pytest.fixture
+def _compiles_by_itself() -> Iterator[None]:
+    """For a test that calls torch.compile or torch.export, which switch validation off in their first call."""
+    yield
+    torch.distributions.Distribution.set_default_validate_args(True)
 
 
 @pytest.fixture(params=[True, False], ids=["validation_on", "validation_off"])

@@ -190,6 +190,7 @@ def graph_of(way: str, module: nn.Module, *seen: Tensor, dynamic: bool = True) -
 @pytest.mark.parametrize("way", ["trace", "export", "compile"])
 @pytest.mark.parametrize("drawn", [[3, 1, 0, 1, 2], [3, 1, 1], [2]])  # with and without what was seen
 @pytest.mark.filterwarnings("ignore")  # the older way is deprecated
+@pytest.mark.usefixtures("_compiles_by_itself")
 def test_a_traced_map_decodes_walks_that_the_trace_did_not_see(
     way: str, drawn: list[int], pulled: Trajectories
 ) -> None:
@@ -201,6 +202,7 @@ def test_a_traced_map_decodes_walks_that_the_trace_did_not_see(
 
 @pytest.mark.parametrize("way", ["trace", "export", "compile"])
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("_compiles_by_itself")
 def test_a_traced_posterior_draws_anew_from_every_walk(way: str, pulled: Trajectories) -> None:
     latent = KernelMap().fit(pulled)
     graph = graph_of(way, Draws(latent), torch.zeros(()), dynamic=False)

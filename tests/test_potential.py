@@ -369,6 +369,17 @@ def test_the_compiled_energy_is_pyros_own() -> None:
     torch.testing.assert_close(ours, (value, gradient), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("_own_compile_cache")
+@pytest.mark.parametrize("chosen", [True, False])
+def test_compiling_leaves_the_validation_of_torchs_distributions_as_it_was(chosen: bool) -> None:
+    torch._dynamo.eval_frame.TorchPatcher.patch.cache_clear()  # torch switches it off once a process
+    theta, _, _ = expected("normal_mean")
+    with pyro.validation_enabled(chosen):
+        called_twice(potential_of(BY_NAME["normal_mean"], mode="compile"), theta)
+        assert torch.distributions.Distribution._validate_args is chosen
+
+
 @pytest.fixture
 def _no_compiler(_own_compile_cache: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     import torch._inductor.config as inductor

@@ -4,7 +4,8 @@ In: fn(theta (D,), *data) -> tensors.  Out: the same for theta (N, D).
 """
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FunctionType
@@ -12,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx
+from torch.distributions import Distribution
 from torch.func import vmap
 
 from ..runtime.arguments import check_count, first_line
@@ -234,6 +236,16 @@ class Compilable:
             return self._fast(*inputs)
 
 
+@contextmanager
+def _validation_kept() -> Iterator[None]:
+    """The user's choice in force again: torch switches validation off for all distributions when it first compiles."""
+    chosen = Distribution._validate_args
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(chosen)
+
+
 def compiled(
     fn: Callable[..., Outputs], inputs: Iterable[Any], otherwise: Callable[..., Outputs], failures: list[Exception]
 ) -> Callable[..., Outputs]:
@@ -242,9 +254,9 @@ def compiled(
         return otherwise
     if isinstance(fn, FunctionType):  # torch compiles a code object for eight closures only: each walk has its own
         fn = FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
-    fast = torch.compile(fn, dynamic=False)
     try:
-        with torch.no_grad(), in_turn(), stage("compiling"):
+        with torch.no_grad(), in_turn(), _validation_kept(), stage("compiling"):
+            fast = torch.compile(fn, dynamic=False)
             fast(*inputs)
     except Exception as error:  # no C++ compiler, an operation that cannot be lowered, ...
         if is_out_of_memory(error):
