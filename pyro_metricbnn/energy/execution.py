@@ -110,6 +110,9 @@ class BatchedFunction:
 
         def in_one(theta: Tensor, inputs: tuple[Any, ...], size: int) -> Outputs:
             ready = self._prepare(theta, data) if size >= len(theta) else None
+            if isinstance(ready, fx.GraphModule):
+                with torch.no_grad():
+                    return outer(lambda points: ready(points, *data), theta, *inputs)
             if not isinstance(ready, Compilable):
                 return step_by_step(theta, *inputs)
             tensors = [torch.full_like(theta[0, 0], x) if isinstance(x, float) else x for x in inputs]

@@ -18,6 +18,7 @@ from torch.func import grad_and_value
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..files.storage import Content
+from ..model.normal_part import NormalPart
 from ..model.structure import Model, has_density, kind_of
 from ..runtime.arguments import WrongTypeError, check_device, check_number
 from ..runtime.threads import in_turn
@@ -65,6 +66,7 @@ class BatchedPotential:
         self._data = tuple(leaf.detach() for leaf in leaves if torch.is_tensor(leaf))
         self._constants = [None if torch.is_tensor(leaf) else leaf for leaf in leaves]
         self._watch = LastSite(self.sites)
+        self._normal = NormalPart.of(self.model, self.sites)
         mode: Mode = "loop" if execution.mode == "loop" else "vmap"
         self._value_and_grad = BatchedFunction(grad_and_value(self._energy), execution, self._graphs, self._not_batched)
         plain = Execution(mode=mode, chunk_size=execution.chunk_size)
@@ -273,14 +275,17 @@ class BatchedPotential:
         model = self._scaled(self.model)
         with Unvalidated(), self._watch, written_out():
             trace = poutine.trace(poutine.condition(model, data=values)).get_trace(*args, **kwargs)
-            trace.compute_log_prob(has_density)
-        prior, likelihood = -jacobian, theta.new_zeros(())
+            trace.compute_log_prob(lambda name, node: name not in self._normal.names and has_density(name, node))
+        prior, likelihood = self._tempered(self._normal(theta)) - jacobian, theta.new_zeros(())
         for name, node in trace.nodes.items():
-            if name in values:
-                prior = prior - node["log_prob_sum"] / self.temperature
-            elif has_density(name, node):
-                likelihood = likelihood - node["log_prob_sum"] / self.temperature
+            if name in values and name not in self._normal.names:
+                prior = prior - self._tempered(node["log_prob_sum"])
+            elif name not in values and has_density(name, node):
+                likelihood = likelihood - self._tempered(node["log_prob_sum"])
         return prior, likelihood
+
+    def _tempered(self, energy: Tensor) -> Tensor:
+        return energy if self.temperature == 1 else energy / self.temperature
 
     def _scaled(self, model: Model) -> Model:
         """The model with its likelihood scaled to the full data; all of it is here."""

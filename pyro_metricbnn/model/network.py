@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from ..runtime.arguments import WrongTypeError, check_type
 from .likelihoods import Likelihood
 from .numbers import as_tensors
-from .priors import PriorScale, below, priors_of
+from .priors import NormalPrior, PriorScale, below, priors_of
 
 Where = str | Sequence[str] | None
 RESERVED = ("obs", "f", "scale", "data")  # names of the sites and the plate that are not weights
@@ -47,6 +47,11 @@ class BayesianNetwork(nn.Module):
     def prior(self, name: str) -> Any:
         """The prior of one site, on the parameter's device and with its dtype."""
         return self._priors[name].of(name, self.net.get_parameter(name))
+
+    @property
+    def normal_scales(self) -> dict[str, float]:
+        """The deviations of the sites whose prior is normal around zero."""
+        return {name: prior.scale for name, prior in self._priors.items() if isinstance(prior, NormalPrior)}
 
     def taken(self, x: Any, y: Any = None) -> tuple[Any, Any]:
         """Inputs and observations as tensors: arrays, frames and series, too, can be passed wherever a tensor can."""
