@@ -1,4 +1,4 @@
-"""Claims about rewritten products and the sum of the normal priors: the same energy, in fewer and quicker operations."""
+"""Claims about rewritten products and the sum of normal priors: the same energy, in fewer and quicker operations."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_the_energy_of_a_network_is_the_sum_of_its_sites(
     weights = {name: values[name] for name in model.names}
     f = torch.func.functional_call(model.net, weights, (x,))
     densities.append(likelihood.distribution(f, **parameters).log_prob(y).sum())
-    energy = -sum(densities) / temperature - jacobian  # type: ignore[operator]
+    energy = -sum(densities) / temperature - jacobian
     torch.testing.assert_close(potential.value(theta)[0], energy)
 
 

@@ -70,9 +70,8 @@ def tidy(graph: fx.GraphModule) -> None:
     for node in list(graph.graph.nodes):
         if node.op == "call_function" and _gives_back_input(node):
             node.replace_all_uses_with(node.args[0])
-        elif node.target is aten.transpose.int and getattr(node.args[0], "target", None) is aten.transpose.int:
-            if node.args[1:] == node.args[0].args[1:]:  # there and back
-                node.replace_all_uses_with(node.args[0].args[0])
+        elif _turns_back(node):
+            node.replace_all_uses_with(node.args[0].args[0])
     _fold_constants(graph)
     graph.graph.eliminate_dead_code()
     seen: dict[Any, fx.Node] = {}
@@ -131,6 +130,12 @@ def _gives_back_input(node: fx.Node) -> bool:
         return False
     before, after = source.meta["val"], node.meta["val"]
     return bool(before.dtype == after.dtype if by_one else before.shape == after.shape)
+
+
+def _turns_back(node: fx.Node) -> bool:
+    """Whether it undoes the transposition before it."""
+    before = node.args[0] if node.target is aten.transpose.int else None
+    return isinstance(before, fx.Node) and before.target is node.target and before.args[1:] == node.args[1:]
 
 
 def _selects_by_value(node: fx.Node) -> bool:
