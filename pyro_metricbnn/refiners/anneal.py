@@ -18,9 +18,9 @@ from .state import Ground, Particles
 from .steer import Steer
 from .step_size import MIN_DIM, cold_aim, walked_dim
 
-WORK, LONGEST = 48_000, 6000  # gradients of all particles together, and of each, at effort 1
+WORK, LONGEST = 64_000, 8000  # gradients of all particles together, and of each, at effort 1
 MOST_WORK, LEAST = 6.25e9, 1000  # gradients times weights and rows; gradients of any walk
-NUM_STAGES = 4  # of the approach: after each the units are learned anew
+NUM_STAGES = 8  # of the approach: after each the units are learned anew
 APPROACH = 0.5  # of the gradients: hot ones, which are not recorded
 HOTTER = 25.0  # times the last aim, at the start
 FIRST_STEP = 2e-4  # of sqrt(D): it grows by a twentieth a gradient
@@ -42,8 +42,8 @@ class Anneal(Refiner):
     noise is inferred, where training ends far from there (docs/accuracy.md has the figures).
 
     Args:
-        effort: Time for fidelity: so many times as many gradients, 48,000 of all particles together at 1 and at most
-            6,000 of each, and a smaller error at the end.
+        effort: Time for fidelity: so many times as many gradients, 64,000 of all particles together at 1 and at most
+            8,000 of each, and a smaller error at the end.
         error: Aim for a step's squared energy error per dimension at the end; None for `Steer`'s, but at most 0.02.
         decoherence: Path in units of sqrt(D) over which the noise renews the drift.
 
