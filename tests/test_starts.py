@@ -114,8 +114,8 @@ def residuals_of_trained(noise: float) -> Tensor:
 
 def test_others_are_trained_until_rows_that_they_do_not_see_are_fitted_best() -> None:
     noisy, clean = residuals_of_trained(0.5), residuals_of_trained(0.0)
-    assert noisy.min() > 0.25  # 1,500 steps on all rows leave less than .05
-    assert clean.max() < 0.2
+    assert noisy.min() > 0.1  # .5 is the noise; 1,500 steps on all rows leave .00001
+    assert clean.max() < 0.05
 
 
 class Own(nn.Module):
