@@ -40,8 +40,13 @@ class Likelihood(ABC):
 
     @property
     def infers_noise(self) -> bool:
-        """Whether the data say how large the noise is."""
+        """Whether the data say how large the noise of numbers is."""
         return False
+
+    @property
+    def leaves_from(self) -> Literal["maximum", "trained", "anew"]:
+        """What a walk leaves from: the joint maximum, the network as it was trained, or networks trained with this."""
+        return "trained" if self.infers_noise else "maximum"
 
     def fitted(self, f: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Its latent parameters as outputs f and observations y ask for, for a network without a search."""

@@ -5,7 +5,7 @@ In: logits f (n, ..., C) and the rate of random labels.  Out: the distribution o
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pyro
 import pyro.distributions as dist
@@ -55,9 +55,23 @@ class NoisyCategorical(Categorical):
                 raise ValueError(f"rate must be below 1, got {self.rate}: {WHY}")
 
     @property
+    def is_clean(self) -> bool:
+        """Whether no label is random."""
+        return not self.infers_rate and float(self.rate) == 0
+
+    @property
     def infers_rate(self) -> bool:
         """Whether the data say how many labels are random."""
         return self.rate is None or isinstance(self.rate, Distribution)
+
+    @property
+    def leaves_from(self) -> Literal["maximum", "trained", "anew"]:
+        # A network that cross-entropy has trained on wrong labels knows them by heart, the joint maximum does so too,
+        # and a walk forgets them slowly. On scikit-learn's breast cancer with 30 % of random labels (two splits) the
+        # rate comes to .13 from there and to .28 from networks that the mixture trains, one or eight of them; the test
+        # NLL is .51 and .49 (Categorical .54). On clean labels both are the same. Anneal, the way of unknown noise of
+        # numbers, does not arrive: on wine's clean labels it ends at a rate of .26 and an NLL of .23, Steer at .02, .07.
+        return "maximum" if self.is_clean else "anew"
 
     @property
     def clean(self) -> Likelihood:
@@ -78,8 +92,10 @@ class NoisyCategorical(Categorical):
     def _log_probs(self, f: Tensor, **parameters: Tensor) -> Tensor:
         """Of all observed labels (n, ..., C): log((1 - rate) * softmax(f) + rate / C)."""
         clean = f.log_softmax(-1)
-        if not self.infers_rate and float(self.rate) == 0:
+        if self.is_clean:
             return clean  # without the logarithm of 0
+        if self.infers_rate and SITE not in parameters:
+            raise ValueError(f"the rate is inferred, and {SITE!r} is missing: pass all sites that draw or MCMC give.")
         rate = parameters[SITE].to(f) if self.infers_rate else f.new_full((), float(self.rate))
         return torch.logaddexp(clean + (-rate).log1p(), rate.log() - math.log(f.shape[-1]))
 
