@@ -219,7 +219,9 @@ class Categorical(Likelihood):
     def targets(self, f: Tensor, y: Tensor) -> Tensor:
         check_device("y", y, f.device, "the network's output is")
         if f.dim() < 2 or f.shape[-1] < 2:
-            need = f"{type(self).__name__} reads one logit a class. For two classes with a single logit use Bernoulli()."
+            need = (
+                f"{type(self).__name__} reads one logit a class. For two classes with a single logit use Bernoulli()."
+            )
             raise ValueError(f"the network's output has shape {tuple(f.shape)}: {need}")
         if y.shape == (*f.shape[:-1], 1):
             y = y.squeeze(-1)

@@ -38,7 +38,7 @@ class NoisyCategorical(Categorical):
     Example:
         >>> NoisyCategorical(0.3).distribution(torch.tensor([[100.0, 0.0, 0.0]])).probs
         tensor([[0.8000, 0.1000, 0.1000]])
-        >>> BatchedPotential(bayesianize(nn.Linear(2, 3), NoisyCategorical()), x, labels).sites.names
+        >>> BatchedPotential(bayesianize(nn.Linear(2, 3), NoisyCategorical()), x, (x[:, 0] > 0).long()).sites.names
         ('weight', 'bias', 'label_noise')
     """
 
@@ -69,8 +69,8 @@ class NoisyCategorical(Categorical):
         # A network that cross-entropy has trained on wrong labels knows them by heart, the joint maximum does so too,
         # and a walk forgets them slowly. On scikit-learn's breast cancer with 30 % of random labels (two splits) the
         # rate comes to .13 from there and to .28 from networks that the mixture trains, one or eight of them; the test
-        # NLL is .51 and .49 (Categorical .54). On clean labels both are the same. Anneal, the way of unknown noise of
-        # numbers, does not arrive: on wine's clean labels it ends at a rate of .26 and an NLL of .23, Steer at .02, .07.
+        # NLL is .51 and .49 (Categorical .54). On clean labels both are the same. Anneal, which is for unknown noise of
+        # numbers, does not arrive: on wine's clean labels it has a rate of .26 and an NLL of .23, Steer .02 and .07.
         return "maximum" if self.is_clean else "anew"
 
     @property
