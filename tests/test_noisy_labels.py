@@ -282,9 +282,9 @@ def test_pyros_predictive_draws_the_observed_labels(noisy: MetricBNN) -> None:
 
 
 def test_arviz_has_the_rate_and_the_log_likelihood_of_each_label(noisy: MetricBNN) -> None:
-    data = to_arviz(noisy, noisy.model, X, Y)
-    samples = {name: value[:3] for name, value in noisy.get_samples().items()}
-    each = predict(noisy.model, {name: value[:1] for name, value in samples.items()}, X).log_prob(Y)
+    model: Any = noisy.model
+    data = to_arviz(noisy, model, X, Y)
+    each = predict(model, {name: value[:1] for name, value in noisy.get_samples().items()}, X).log_prob(Y)
     assert data["posterior"]["label_noise"].shape[:1] == (20,)
     found = torch.as_tensor(data["log_likelihood"]["obs"].values).flatten(0, 1)[0]
     torch.testing.assert_close(found.to(each), each, rtol=1e-3, atol=1e-4)

@@ -4,6 +4,7 @@ In: logits f (n, ..., C) and the rate of random labels.  Out: the distribution o
 """
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,6 +30,10 @@ class NoisyCategorical(Categorical):
     An observed label is y with probability (1 - rate) * softmax(f)[y] + rate / C. So of C classes a part
     rate * (C - 1) / C of the labels is wrong: a rate of .4 turns a fifth of two classes' labels over. A prediction is
     of the observed label; `prediction.clean` is that of the label behind it, softmax(f).
+
+    A walk leaves from small networks that are trained here with this density, because yours has learned the wrong
+    labels too. A large one, one in minibatches and a part of one are left from as with `Categorical`, and the rate comes
+    out too low where it knows its labels by heart: stop its training early, or train it with this density.
 
     Args:
         rate: The part of random labels, one for all rows. None infers it: a latent site `label_noise` with the prior
@@ -117,8 +122,10 @@ class NoisyCategorical(Categorical):
 
 def _bounds(prior: Any) -> tuple[float, float]:
     """Where the values of a distribution lie; NaN where it does not say."""
-    support = prior.support
-    return tuple(float(getattr(support, f"{end}_bound", math.nan)) for end in ("lower", "upper"))  # type: ignore[return-value]
+    support = None
+    with suppress(NotImplementedError):
+        support = prior.support
+    return float(getattr(support, "lower_bound", math.nan)), float(getattr(support, "upper_bound", math.nan))
 
 
 def _check_prior(prior: Any) -> None:
