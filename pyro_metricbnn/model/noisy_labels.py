@@ -32,8 +32,8 @@ class NoisyCategorical(Categorical):
     of the observed label; `prediction.clean` is that of the label behind it, softmax(f).
 
     A walk leaves from small networks that are trained here with this density, because yours has learned the wrong
-    labels too. A large one, one in minibatches and a part of one are left from as with `Categorical`, and the rate comes
-    out too low where it knows its labels by heart: stop its training early, or train it with this density.
+    labels too. From a large network, a part of one, or in minibatches it leaves as with `Categorical`; if that network
+    knows its labels by heart, the rate comes out too low: stop its training early, or train it with this density.
 
     Args:
         rate: The part of random labels, one for all rows. None infers it: a latent site `label_noise` with the prior
