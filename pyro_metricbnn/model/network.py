@@ -95,7 +95,8 @@ def bayesianize(
     """
     check_type("net", net, nn.Module, "an nn.Module")
     if not isinstance(likelihood, Likelihood):
-        known = "Gaussian(), HeteroscedasticGaussian(), Categorical(), NoisyCategorical(), Bernoulli() or Poisson()"
+        numbers, classes = "Gaussian(scale), HeteroscedasticGaussian(), Poisson()", "Categorical(), NoisyCategorical()"
+        known = f"{numbers}, {classes} or Bernoulli()"
         raise WrongTypeError(f"likelihood must say what the output means, got {likelihood!r}. Pass {known}.")
     return BayesianNetwork(net, likelihood, prior_scale, where)
 
