@@ -23,6 +23,7 @@ NAMED: dict[str, dict[str, Any]] = {  # in the legend, the others have numbers
     "MetricBNN, effort 1/4": {"color": VERMILLION, "marker": "<"},
     "MetricBNN, effort 4": {"color": VERMILLION, "marker": ">"},
     "MetricBNN, 4 networks": {"color": VERMILLION, "marker": "s"},
+    "MetricBNN, noisy labels": {"color": VERMILLION, "marker": "d"},
     "MetricBNN, noise inferred": {"color": VERMILLION, "marker": "P"},
     "MetricBNN, heteroscedastic": {"color": VERMILLION, "marker": "X"},
 }

@@ -15,7 +15,7 @@ from .tables import Figure, best, complete, figure, markdown, written
 OURS = "MetricBNN"
 SELF_TRAINED = (  # their seconds have the training in them
     *("Ensemble", "Ensemble, stopped early", "Ensemble, heteroscedastic"),
-    *("MetricBNN, heteroscedastic", "MILE", OWN_PRIOR),
+    *("MetricBNN, noisy labels", "MetricBNN, heteroscedastic", "MILE", OWN_PRIOR),
 )
 Cells = dict[str, dict[str, dict[str, Any]]]  # by set, then "method|split"
 Table = dict[str, dict[str, Figure | None]]  # by method, then set

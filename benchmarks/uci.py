@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace, out: Path, name: str, split: int) -> None
 
 def wanted(arguments: argparse.Namespace) -> list[Method]:
     """The chosen methods, each once: with the paper's prior for all, the paper's setting is one row and not two."""
-    return [method for method in chosen(arguments) if arguments.prior == "unit" or method.name != OWN_PRIOR]
+    return [method for method in chosen(arguments, "uci") if arguments.prior == "unit" or method.name != OWN_PRIOR]
 
 
 def setting(arguments: argparse.Namespace) -> dict[str, object]:

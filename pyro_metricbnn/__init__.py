@@ -11,7 +11,15 @@ from .diagnostics import calibration, health
 from .energy import BatchedPotential
 from .inference import MetricBNN
 from .latent import AutoencoderMap, AutoMetric, KernelMap, LatentMap, MetricPosterior
-from .model import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson, bayesianize
+from .model import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    NoisyCategorical,
+    Poisson,
+    bayesianize,
+)
 from .predictions import predict, to_arviz
 from .refiners import Adam, Descent, Steer
 from .temperature import choose_temperature
@@ -34,6 +42,7 @@ __all__ = [
     "LatentMap",
     "MetricBNN",
     "MetricPosterior",
+    "NoisyCategorical",
     "Poisson",
     "Steer",
     "Trajectories",

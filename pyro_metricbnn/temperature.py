@@ -71,7 +71,8 @@ def choose_temperature(
         if checkpoint is not None:
             settings["checkpoint"] = f"{os.fspath(checkpoint)}.{temperature:g}"
         metric = MetricBNN(model, temperature=temperature, **of_metric).run(*args, progress=progress, **settings)
-        if not settings.keys() & {"initial_params", "map_params", "starts"} and not leaves_as_trained(model):
+        as_trained = leaves_as_trained(model, settings.get("num_networks"), metric.trajectories.in_batches)
+        if not settings.keys() & {"initial_params", "map_params", "starts"} and not as_trained:
             settings["initial_params"] = metric.map_params  # the search goes on from the first one's end
         each, _ = judge.given_data(metric.draw(num_samples))
         nll[temperature] = _nll(each)

@@ -12,7 +12,7 @@ import torch
 from pyro import poutine
 from torch import Tensor, nn
 
-from pyro_metricbnn import Categorical, Gaussian, bayesianize
+from pyro_metricbnn import Categorical, Gaussian, NoisyCategorical, bayesianize
 
 
 @dataclass(frozen=True)
@@ -264,6 +264,7 @@ CASES = (
     Case("masked_and_scaled", masked_and_scaled, (SIGNAL, torch.arange(12) % 3 > 0)),
     Case("made_outside_with_validation", made_outside_with_validation, (X, SIGNAL)),
     Case("classifier", bayesianize(small_network(3, 3), Categorical()), (X, torch.arange(12) % 3)),
+    Case("noisy_classifier", bayesianize(small_network(3, 3), NoisyCategorical()), (X, torch.arange(12) % 3)),
     Case(
         "regression_network_with_latent_scale",
         bayesianize(small_network(3, 1), Gaussian(dist.LogNormal(ZERO, ONE))),

@@ -24,6 +24,7 @@ from pyro_metricbnn import (
     HeteroscedasticGaussian,
     KernelMap,
     MetricBNN,
+    NoisyCategorical,
     Poisson,
     Steer,
     bayesianize,
@@ -109,6 +110,7 @@ TABLE = [
         lambda: run(X, Y, model=bayesianize(nn.Linear(1, 1), Poisson())),
         "outside the support of its Poisson",
     ),
+    refuses_type("likelihood: no rate", lambda: NoisyCategorical("some"), "rate must be a number"),
     refuses("likelihood: real labels", lambda: Categorical().targets(torch.zeros(12, 3), Y), r"y\.long\(\)"),
     # the energy
     refuses_type("potential: no model", lambda: BatchedPotential(anything), "model must be a Pyro model"),

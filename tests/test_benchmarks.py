@@ -176,6 +176,12 @@ def test_the_two_priors_of_uci_have_a_folder_each(tmp_path: Path) -> None:
     assert priors == {"uci": "10 / sqrt(n)", "uci_unit_prior": 1.0}
 
 
+def test_a_method_for_noisy_labels_is_run_on_uci(tmp_path: Path) -> None:
+    uci.main(["--quick", "--out", str(tmp_path), "--splits", "1", "--methods", "MetricBNN, noisy labels"])
+    cells = json.loads((tmp_path / "uci" / "wine.json").read_text())["cells"]
+    assert cells["MetricBNN, noisy labels|0"]["nll"] < math.log(3)
+
+
 def test_the_papers_training_is_a_variant_that_ends_at_other_weights(tmp_path: Path) -> None:
     for training in ("map", "paper"):
         uci.main(["--quick", "--out", str(tmp_path), "--methods", "MAP", "--training", training])

@@ -26,6 +26,7 @@ from pyro_metricbnn import (
     HeteroscedasticGaussian,
     KernelMap,
     MetricBNN,
+    NoisyCategorical,
     Poisson,
     Steer,
     agreement,
@@ -44,6 +45,7 @@ LIKELIHOODS: list[tuple[Likelihood, int]] = [
     (Gaussian(0.3), 1),
     (HeteroscedasticGaussian(), 2),
     (Categorical(), 3),
+    (NoisyCategorical(), 3),
     (Bernoulli(), 1),
     (Poisson(), 1),
 ]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pyro_metricbnn import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
+from pyro_metricbnn import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, NoisyCategorical, Poisson
 from pyro_metricbnn.model.likelihoods import Likelihood
 from tests.models import noise, real
 
@@ -82,6 +82,7 @@ def test_poisson_is_minus_the_poisson_loss() -> None:
         (Gaussian(1.0), F1[:, 0]),
         (HeteroscedasticGaussian(), noise(6, 2)),
         (Categorical(), F3),
+        (NoisyCategorical(0.2), F3),
         (Bernoulli(), F1),
         (Poisson(), F1),
     ],
@@ -216,7 +217,7 @@ def test_a_single_logit_is_refused_by_categorical_with_what_to_do(f: Tensor) -> 
         Categorical().targets(f, CLASSES)
 
 
-@pytest.mark.parametrize("likelihood", [Categorical(), Bernoulli(), Poisson()])
+@pytest.mark.parametrize("likelihood", [Categorical(), NoisyCategorical(0.2), Bernoulli(), Poisson()])
 def test_targets_outside_the_support_are_refused(likelihood: Likelihood) -> None:
     f = F3 if isinstance(likelihood, Categorical) else F1
     with pytest.raises(ValueError, match=r"-1|support|from 0"):
@@ -259,3 +260,4 @@ def test_a_floor_below_zero_is_refused(floor: float) -> None:
 
 def test_likelihoods_with_the_same_settings_are_equal() -> None:
     assert (Gaussian(0.3), Categorical()) == (Gaussian(0.3), Categorical())
+    assert NoisyCategorical(0.3) == NoisyCategorical(0.3) != NoisyCategorical()

@@ -18,7 +18,8 @@ FLOW = ["runtime", "files", "model", "energy", "refiners", "search", "walk", "la
 FLOW += ["plots", "comparison", "results", "inference", "temperature"]
 CONTRACT = """
 bayesianize BatchedPotential MetricBNN DriftRefineKernel Steer Descent Adam Gaussian HeteroscedasticGaussian Categorical
-Bernoulli Poisson to_arviz compare choose_temperature AutoMetric MetricPosterior LatentMap KernelMap AutoencoderMap
+NoisyCategorical Bernoulli Poisson to_arviz compare choose_temperature AutoMetric MetricPosterior LatentMap KernelMap
+AutoencoderMap
 """
 ROOMS = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE)
 

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pyro_metricbnn import DriftRefineKernel, Gaussian, MetricBNN, Steer, predict
+from pyro_metricbnn import DriftRefineKernel, Gaussian, MetricBNN, NoisyCategorical, Steer, predict
 
 from ..task import Task, train_together
 from .method import Method, Predictor
@@ -76,6 +76,11 @@ def heteroscedastic(task: Task) -> Predictor:
     return unknown_noise(task)
 
 
+def noisy_labels(task: Task) -> Predictor:
+    """Draws for a model in which a part of the labels is random, how large a part is inferred."""
+    return posterior(replace(task, likelihood=NoisyCategorical()))
+
+
 def unknown_noise(task: Task) -> Predictor:
     """The defaults with as many particles as MILE has members."""
     effort = None if task.share == 1 else task.share
@@ -98,6 +103,7 @@ METHODS = (
     Method("MetricBNN, effort 1/4", partial(posterior, effort=0.25)),
     Method("MetricBNN, effort 4", partial(posterior, effort=4.0)),
     Method("MetricBNN, 4 networks", from_several),
+    Method("MetricBNN, noisy labels", noisy_labels, only="uci"),
     Method("MetricBNN, noise inferred", noise_inferred, only="regression"),
     Method("MetricBNN, heteroscedastic", heteroscedastic, only="regression"),
 )

@@ -6,6 +6,7 @@ To add here: a likelihood or a prior, one class each.
 
 from .likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
 from .network import BayesianNetwork, bayesianize
+from .noisy_labels import NoisyCategorical
 from .priors import NormalPrior, Prior
 from .sites import Site, Sites
 
@@ -16,6 +17,7 @@ __all__ = [
     "Gaussian",
     "HeteroscedasticGaussian",
     "Likelihood",
+    "NoisyCategorical",
     "NormalPrior",
     "Poisson",
     "Prior",

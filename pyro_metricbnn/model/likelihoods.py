@@ -40,8 +40,13 @@ class Likelihood(ABC):
 
     @property
     def infers_noise(self) -> bool:
-        """Whether the data say how large the noise is."""
+        """Whether the data say how large the noise of numbers is."""
         return False
+
+    @property
+    def leaves_from(self) -> Literal["maximum", "trained", "anew"]:
+        """What a walk leaves from: the joint maximum, the network as it was trained, or networks trained with this."""
+        return "trained" if self.infers_noise else "maximum"
 
     def fitted(self, f: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Its latent parameters as outputs f and observations y ask for, for a network without a search."""
@@ -52,9 +57,16 @@ class Likelihood(ABC):
         distribution = self.distribution(f, **parameters)
         return distribution.mean, distribution.variance
 
-    def class_probs(self, f: Tensor) -> Tensor:
+    def class_probs(self, f: Tensor, **parameters: Tensor) -> Tensor:
         """The probabilities of all classes (n, ..., C), where classes are observed."""
         raise ValueError(f"class probabilities and entropies are for classes; {type(self).__name__} has none.")
+
+    @property
+    def clean(self) -> "Likelihood":
+        """The likelihood of labels without the noise that this one has; itself where it has none."""
+        if self.observes == "classes":
+            return self
+        raise ValueError(f"clean labels are for classes; {type(self).__name__} has none: f is the output itself.")
 
     def identified(self, f: Tensor) -> Tensor:
         """The output without what the observations cannot tell."""
@@ -67,7 +79,7 @@ class Likelihood(ABC):
     def error_of(self, f: Tensor, y: Tensor) -> float | None:
         """How far the outputs are from observations y, in units of what a constant is; None where that says nothing."""
         if self.observes == "classes":
-            probs = self.class_probs(f).flatten(0, -2)
+            probs = self.class_probs(f, **self.fitted(f, y)).flatten(0, -2)
             labels = y.flatten().long()
             share = torch.bincount(labels, minlength=probs.shape[-1]) / len(labels)
             constant = -float(torch.xlogy(share, share).sum())
@@ -185,10 +197,10 @@ class Categorical(Likelihood):
         return dist.Categorical(logits=f)
 
     def moments(self, f: Tensor, **parameters: Tensor) -> tuple[Tensor, Tensor]:
-        probs = self.class_probs(f)
+        probs = self.class_probs(f, **parameters)
         return probs, probs * (1 - probs)
 
-    def class_probs(self, f: Tensor) -> Tensor:
+    def class_probs(self, f: Tensor, **parameters: Tensor) -> Tensor:
         return f.softmax(-1)
 
     def misread(self, f: Tensor) -> str:
@@ -196,8 +208,8 @@ class Categorical(Likelihood):
         if f.shape[-1] < 2 or bool((f < 0).any()) or not torch.allclose(sums, torch.ones_like(sums), atol=1e-4):
             return ""
         return (
-            "the network's outputs are probabilities that sum to 1 in each row: it ends in a softmax, and Categorical "
-            "reads logits. Leave the softmax out; what was trained with it keeps its weights."
+            "the network's outputs are probabilities that sum to 1 in each row: it ends in a softmax, and "
+            f"{type(self).__name__} reads logits. Leave the softmax out; what was trained with it keeps its weights."
         )
 
     def identified(self, f: Tensor) -> Tensor:
@@ -207,12 +219,14 @@ class Categorical(Likelihood):
     def targets(self, f: Tensor, y: Tensor) -> Tensor:
         check_device("y", y, f.device, "the network's output is")
         if f.dim() < 2 or f.shape[-1] < 2:
-            need = "Categorical reads one logit a class. For two classes with a single logit use Bernoulli()."
+            need = (
+                f"{type(self).__name__} reads one logit a class. For two classes with a single logit use Bernoulli()."
+            )
             raise ValueError(f"the network's output has shape {tuple(f.shape)}: {need}")
         if y.shape == (*f.shape[:-1], 1):
             y = y.squeeze(-1)
         if y.shape != f.shape[:-1]:
-            need = f"Categorical needs y of shape {tuple(f.shape[:-1])} (class numbers, not one-hot)."
+            need = f"{type(self).__name__} needs y of shape {tuple(f.shape[:-1])} (class numbers, not one-hot)."
             raise ValueError(f"y has shape {tuple(y.shape)}, but the network gives logits {tuple(f.shape)}: {need}")
         if y.is_floating_point():
             last = f.shape[-1] - 1
@@ -234,7 +248,7 @@ class Bernoulli(Likelihood):
     def distribution(self, f: Tensor, **parameters: Tensor) -> Any:
         return dist.Bernoulli(logits=f).to_event(f.dim() - 1)
 
-    def class_probs(self, f: Tensor) -> Tensor:
+    def class_probs(self, f: Tensor, **parameters: Tensor) -> Tensor:
         return torch.stack([(-f).sigmoid(), f.sigmoid()], dim=-1)
 
 

@@ -18,7 +18,7 @@ from .numbers import as_tensors
 from .priors import NormalPrior, PriorScale, below, priors_of
 
 Where = str | Sequence[str] | None
-RESERVED = ("obs", "f", "scale", "data")  # names of the sites and the plate that are not weights
+RESERVED = ("obs", "f", "scale", "label_noise", "data")  # names of the sites and the plate that are not weights
 
 
 class BayesianNetwork(nn.Module):
@@ -100,7 +100,8 @@ def bayesianize(
     """
     check_type("net", net, nn.Module, "an nn.Module")
     if not isinstance(likelihood, Likelihood):
-        known = "Gaussian(scale), HeteroscedasticGaussian(), Categorical(), Bernoulli() or Poisson()"
+        numbers, classes = "Gaussian(scale), HeteroscedasticGaussian(), Poisson()", "Categorical(), NoisyCategorical()"
+        known = f"{numbers}, {classes} or Bernoulli()"
         raise WrongTypeError(f"likelihood must say what the output means, got {likelihood!r}. Pass {known}.")
     return BayesianNetwork(net, likelihood, prior_scale, where)
 

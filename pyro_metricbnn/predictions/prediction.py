@@ -5,7 +5,7 @@ In: a Pyro model, samples by site (S, ...) and new inputs.  Out: `Prediction`.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -101,7 +101,12 @@ class Prediction:
 
     def _class_probs(self) -> Tensor:
         """Under each draw: (S, n, ..., C)."""
-        return self._each(lambda f, **parameters: self.likelihood.class_probs(f))
+        return self._each(self.likelihood.class_probs)
+
+    @property
+    def clean(self) -> "Prediction":
+        """The same of labels without noise, where the likelihood says that some of those observed are wrong."""
+        return replace(self, likelihood=self.likelihood.clean, parameters={})
 
     def quantile(self, q: float) -> Tensor:
         """The q-quantile of new observations, from one observation a draw."""

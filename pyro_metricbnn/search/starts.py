@@ -3,6 +3,7 @@
 In: the potential of a network, and perhaps other networks.  Out: points (S, D), one for each.
 
 With noise that is inferred the joint maximum is a network that fits every row, without noise: nobody is to leave there.
+Where labels are wrong, the network that was given has learned them: others are trained here with what is known of that.
 """
 
 import copy
@@ -35,9 +36,13 @@ FIRST_NOISE = 0.5  # of the targets' deviation, where the training of another ne
 Start = Mapping[str, Tensor] | nn.Module
 
 
-def leaves_as_trained(model: Model) -> bool:
+def leaves_as_trained(model: Model, num_networks: int | None = None, in_batches: bool = False) -> bool:
     """Whether a walk leaves from trained weights, without a search for the joint maximum."""
-    return isinstance(model, BayesianNetwork) and model.likelihood.infers_noise
+    if not isinstance(model, BayesianNetwork):
+        return False
+    if model.likelihood.leaves_from == "anew":  # one network is the one that was given
+        return num_networks != 1 and not in_batches and begins_anew(model)
+    return model.likelihood.leaves_from == "trained"
 
 
 def given_points(potential: BatchedPotential, starts: Sequence[Start]) -> Tensor:
@@ -55,19 +60,22 @@ def given_points(potential: BatchedPotential, starts: Sequence[Start]) -> Tensor
 def trained_points(potential: BatchedPotential, num_networks: int, progress: bool) -> Tensor:
     """The network that was given, with the noise of its residuals, and others that are trained here: (S, D).
 
-    A network that is no better than a constant is trained, too, and one that does not get better is left out.
+    A network that is no better than a constant is trained, too, and one that does not get better is left out. So is the
+    one that was given where the likelihood asks for others.
     """
     model: Any = potential.model
     (given,) = given_points(potential, [model.trained_params])
-    begun = [given] if (untrained := _error(potential, given) >= NO_SKILL) else []
+    left_out = model.likelihood.leaves_from == "anew"
+    untrained = not left_out and _error(potential, given) >= NO_SKILL
+    begun = [given] if untrained else []
     if not potential.is_noisy and begins_anew(model):
-        begun += [_fresh(potential) for _ in range(num_networks - 1)]
+        begun += [_fresh(potential) for _ in range(num_networks if left_out else num_networks - 1)]
     if not begun:
         return given[None]
     begin = time.perf_counter()
     ends = _trained(potential, torch.stack(begun), progress)
     good = [end for end in ends if _error(potential, end) < NO_SKILL]
-    points = torch.stack([*([] if untrained else [given]), *(good or ends[:1])])
+    points = torch.stack([*([] if untrained or left_out else [given]), *(good or ends[:1])])
     if progress:
         said = f"{len(begun)} networks were trained in {time.perf_counter() - begin:.1f} s"
         tqdm.write(f"{said}: particles leave from {len(points)}. num_networks=1 keeps to yours.", file=sys.stderr)
@@ -96,7 +104,9 @@ def _fresh(potential: BatchedPotential) -> Tensor:
             begin()
     x, y = data_of(model, potential.args, potential.kwargs)
     f, y = _outputs(model, dict(net.named_parameters()), x, y)
-    noise = model.likelihood.fitted(torch.zeros_like(f), FIRST_NOISE * (y - y.mean(0)))
+    if model.likelihood.observes == "numbers":
+        f, y = torch.zeros_like(f), FIRST_NOISE * (y - y.mean(0))
+    noise = model.likelihood.fitted(f, y)
     return given_point(potential, {**dict(net.named_parameters()), **_shaped(potential, noise)})
 
 

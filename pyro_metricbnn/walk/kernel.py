@@ -192,7 +192,8 @@ class DriftRefineKernel(MCMCKernel):
             return given_point(potential, options.map_params)[None]
         if options.starts is not None:
             return given_points(potential, options.starts)
-        if options.initial_params is not None or not leaves_as_trained(self.model):
+        as_trained = leaves_as_trained(self.model, options.num_networks, potential.is_noisy)
+        if options.initial_params is not None or not as_trained:
             return None
         num_networks = min(options.num_networks or NUM_NETWORKS, options.num_particles)
         return trained_points(potential, num_networks, options.progress)

@@ -34,7 +34,8 @@ class WalkOptions:
         starts: Networks of the same kind that you have trained, or values by site: particles leave from all of them as
             they are, without a search.
         num_networks: Where a network's noise is inferred, so many in all are left from, those beside yours trained here
-            in a few seconds; None for 8 of a small network, else 1.
+            in a few seconds; None for 8 of a small network, else 1. Where labels may be wrong, all 8 are trained here,
+            because yours has learned the wrong ones; 1 keeps to it.
         max_iterations: Of the search for the MAP.
         batch_size: Take minibatches of this many rows of the arguments.
         thin: Record only every so many steps.
