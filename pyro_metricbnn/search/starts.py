@@ -57,11 +57,11 @@ def trained_points(potential: BatchedPotential, num_networks: int, progress: boo
     (given,) = given_points(potential, [model.trained_params])
     begun = [given] if (untrained := _error(potential, given) >= NO_SKILL) else []
     if not potential.is_noisy and begins_anew(model):
-        begun += [_fresh(potential) for _ in range(num_networks - 1)]
+        begun += [fresh_point(potential) for _ in range(num_networks - 1)]
     if not begun:
         return given[None]
     begin = time.perf_counter()
-    ends = _trained(potential, torch.stack(begun), progress)
+    ends = trained(potential, torch.stack(begun), progress)
     good = [end for end in ends if _error(potential, end) < NO_SKILL]
     points = torch.stack([*([] if untrained else [given]), *(good or ends[:1])])
     if progress:
@@ -83,17 +83,19 @@ def begins_anew(model: BayesianNetwork) -> bool:
     return is_small and set(own) == set(model.names) == set(begins)
 
 
-def _fresh(potential: BatchedPotential) -> Tensor:
-    """A network of the same kind as torch begins one (D,), and a noise that is a part of what a constant leaves."""
+def fresh_point(potential: BatchedPotential) -> Tensor:
+    """A network of the same kind as torch begins one (D,); an inferred noise is a part of what a constant leaves."""
     model: Any = potential.model
     net = copy.deepcopy(model.net)
     for module in net.modules():
         if callable(begin := getattr(module, "reset_parameters", None)):
             begin()
-    x, y = data_of(model, potential.args, potential.kwargs)
-    f, y = _outputs(model, dict(net.named_parameters()), x, y)
+    weights = dict(net.named_parameters())
+    if not model.likelihood.infers_noise:
+        return given_point(potential, weights)
+    f, y = _outputs(model, weights, *data_of(model, potential.args, potential.kwargs))
     noise = model.likelihood.fitted(torch.zeros_like(f), FIRST_NOISE * (y - y.mean(0)))
-    return given_point(potential, {**dict(net.named_parameters()), **_shaped(potential, noise)})
+    return given_point(potential, {**weights, **_shaped(potential, noise)})
 
 
 def _noise(potential: BatchedPotential, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -123,13 +125,15 @@ def _shaped(potential: BatchedPotential, values: Mapping[str, Tensor]) -> dict[s
     return {name: value.expand(shapes[name]) for name, value in values.items()}
 
 
-def _trained(potential: BatchedPotential, theta: Tensor, progress: bool) -> list[Tensor]:
+def trained(
+    potential: BatchedPotential, theta: Tensor, progress: bool, num_steps: int = NUM_STEPS, rate: float = RATE
+) -> list[Tensor]:
     """Adam on the energy from all points (S, D) at once, with a falling rate: their ends."""
     theta = theta.clone().requires_grad_()
-    optimizer = torch.optim.Adam([theta], lr=RATE)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, NUM_STEPS)
-    with progress_bar(total=NUM_STEPS, desc="training", disable=not progress, leave=False, unit=" steps") as bar:
-        for _ in range(NUM_STEPS):
+    optimizer = torch.optim.Adam([theta], lr=rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
+    with progress_bar(total=num_steps, desc="training", disable=not progress, leave=False, unit=" steps") as bar:
+        for _ in range(num_steps):
             theta.grad = potential.grad(theta.detach()).nan_to_num()
             optimizer.step()
             schedule.step()

@@ -1,0 +1,86 @@
+"""What was found of each temperature, and which one is taken.
+
+In: the negative log predictive density of each held-out row, by temperature.  Out: `TemperatureScores`.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from torch import Tensor
+
+GRID = tuple(4.0**power for power in range(-5, 4))  # from 0.001 to 64
+RATIO = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemperatureScores:
+    """What `temperature="auto"` took, and why; printed, it is one line."""
+
+    temperature: float  # that was taken
+    way: str  # to rows that were not seen; or why there was none
+    nll: Mapping[float, float] = field(default_factory=dict)  # a held-out row, by temperature
+    standard_errors: Mapping[float, float] = field(default_factory=dict)  # of its difference to the lowest, over rows
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, rows: Mapping[float, Tensor], way: str, seconds: float) -> Self:
+        """From scores of the same rows (n,) by temperature: the nearest to 1 of those that could be the best.
+
+        These are the ones whose scores are above the lowest by no more than a standard error of that difference.
+        """
+        nll = {temperature: mean_nll(each) for temperature, each in rows.items()}
+        lowest = rows[min(nll, key=lambda temperature: nll[temperature])]
+        errors = {temperature: _standard_error(each - lowest) for temperature, each in rows.items()}
+        level = min(nll.values())
+        able = [temperature for temperature in nll if nll[temperature] - level <= errors[temperature]]
+        taken = min(able, key=lambda temperature: abs(math.log(temperature)), default=1.0)
+        order = sorted(rows)
+        return cls(
+            temperature=taken,
+            way=way,
+            nll={temperature: nll[temperature] for temperature in order},
+            standard_errors={temperature: errors[temperature] for temperature in order},
+            seconds=seconds,
+        )
+
+    @classmethod
+    def not_chosen(cls, why: str) -> Self:
+        """1, where no way to rows that were not seen is open."""
+        return cls(temperature=1.0, way=why)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What to say where nothing was chosen."""
+        return () if self.nll else (f'temperature="auto" takes 1: {self.way}.',)
+
+    def __str__(self) -> str:
+        if not self.nll:
+            return f"temperature 1, not chosen: {self.way}"
+        taken, level = self.temperature, min(self.nll.values())
+        said = f"temperature {taken:.3g}, chosen in {self.seconds:.1f} s by {self.way}: NLL {self.nll[taken]:.3f} a row"
+        against = [
+            one for one in dict.fromkeys([1.0, min(self.nll), max(self.nll)]) if one in self.nll and one != taken
+        ]
+        others = (f"{one:.3g} {self.nll[one] - level:+.3f} ± {self.standard_errors[one]:.3f}" for one in against)
+        return f"{said}; above the lowest: {', '.join(others)}"
+
+    def next_temperatures(self) -> tuple[float, ...]:
+        """Where to look next: beyond the end of the grid that was taken; nowhere, if it is none."""
+        if not self.nll or self.temperature not in (min(self.nll), max(self.nll)):
+            return ()
+        further = RATIO if self.temperature > 1 else 1 / RATIO
+        return (self.temperature * further, self.temperature * further**2)
+
+
+def mean_nll(rows: Tensor) -> float:
+    """Of the rows; inf if it is not a number."""
+    score = float(rows.mean())
+    return score if math.isfinite(score) else math.inf
+
+
+def _standard_error(differences: Tensor) -> float:
+    """Of their mean; inf where rows are too few, or not finite, to tell."""
+    error = float(differences.std()) / math.sqrt(len(differences)) if len(differences) > 1 else math.inf
+    return error if math.isfinite(error) else math.inf

@@ -1,0 +1,80 @@
+"""Short walks at many temperatures at once, and what they predict of rows that they have not seen.
+
+In: where a walk leaves from, and held-out rows.  Out: the log predictive density of each row at each temperature.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..energy.curvature import by_size
+from ..energy.potential import BatchedPotential
+from ..predictions.pointwise import Pointwise
+from ..refiners.anneal import EVERY, Anneal, annealed_step
+from ..refiners.state import Ground
+from ..refiners.step_size import cold_aim, walked_dim
+from ..walk.kernel import cold_units
+
+NUM_PARTICLES = 4  # at each temperature of a full grid
+NUM_GRADIENTS = 160
+NUM_POINTS = 20  # of each particle, that predict: from the MAP on, as those of a whole walk
+LONGEST = 12.0  # path in units of sqrt(D), as of `Steer`
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A place to leave from, and rows that it has not seen."""
+
+    ground: Ground  # at temperature 1
+    judge: Pointwise  # the model at the held-out rows
+
+    def log_densities(self, temperatures: Sequence[float], num_particles: int) -> Tensor:
+        """Of the held-out rows (T, rows), each temperature's particles and points averaged before the logarithm.
+
+        There are `num_particles` in all, so that one traced energy serves every call.
+        """
+        scale = self.ground.scale
+        heat = scale.new_tensor([temperatures[i * len(temperatures) // num_particles] for i in range(num_particles)])
+        points = self._walked(heat)  # (N, points, D)
+        draws = self.ground.potential.unflatten(points.flatten(0, 1))
+        found = torch.cat([each.flatten(1) for each in self.judge.given_data(draws)[0].values()], dim=1)
+        found = found.unflatten(0, points.shape[:2])
+        of = [found[(heat == one).cpu()].flatten(0, 1) for one in scale.new_tensor(temperatures)]
+        return torch.stack([each.logsumexp(0) - math.log(len(each)) for each in of])
+
+    def _walked(self, heat: Tensor) -> Tensor:
+        """Points of particles at temperatures (N,), each with units and a step of its own."""
+        ground, dim = self.ground, walked_dim(self.ground)
+        potential = ground.potential.estimated_by(partial(_tempered, heat))
+        width = heat.new_tensor([_width(len(ground.scale), float(one)) for one in heat])
+        units = ground.posterior_scale * width[:, None]
+        first = 0.5 * (dim / (ground.curvature * width**2 / heat).clamp_min(1.0)).sqrt()
+        largest = first if potential.is_noisy else (3 * first).clamp_max(LONGEST * math.sqrt(dim) / NUM_GRADIENTS)
+        theta = ground.theta_star.expand(len(heat), -1).contiguous()
+        p = Anneal().start(replace(ground, potential=potential), theta)
+        state: tuple[Tensor, ...] = (p.theta, p.drift, p.energy, p.grad, p.own["padding"])
+        step, noise, points = first.minimum(largest), torch.zeros_like(p.drift), []
+        for i in range(1, NUM_GRADIENTS + 1):
+            kicked = i % EVERY == 0
+            noise = torch.randn_like(noise) if kicked else noise
+            renewed = 2 * EVERY / math.sqrt(dim) if kicked else 0.0
+            *rest, step, _ = annealed_step(potential.value_and_grad, *state, step, noise, units, cold_aim(dim), renewed)  # type: ignore[call-arg]
+            state, step = tuple(rest), largest if potential.is_noisy else step.minimum(largest)
+            if i * NUM_POINTS % NUM_GRADIENTS == 0:
+                points.append(state[0])
+        return torch.stack(points, dim=1)
+
+
+def _width(dim: int, temperature: float) -> float:
+    """What the posterior's units at temperature 1 are times."""
+    return by_size(dim, lambda: math.sqrt(temperature), lambda: cold_units(temperature))
+
+
+def _tempered(heat: Tensor, batch: BatchedPotential, theta: Tensor) -> tuple[Tensor, Tensor]:
+    """The energy of each particle at its own temperature (N,)."""
+    value, grad = batch.value_and_grad(theta)
+    return value / heat, grad / heat[:, None]
