@@ -54,6 +54,21 @@ def test_a_gaussian_posterior_at_four_is_twice_as_wide() -> None:
     assert float(ratio.mean()) == pytest.approx(2.0, abs=0.1)
 
 
+def test_a_gaussian_posterior_at_a_hundredth_is_a_tenth_as_wide() -> None:
+    covariance = torch.diag(torch.linspace(0.2, 2.0, 10, dtype=torch.float64) ** 2)
+    model = linear_gaussian(covariance, torch.zeros(10, dtype=torch.float64))
+    kernel = DriftRefineKernel(model, refiner=Steer(effort=4.0), temperature=0.01)
+    walk = kernel.walk(num_particles=20, progress=False)
+    ratio = walk.samples()["x"].std(0) / covariance.diagonal().sqrt()
+    assert float(ratio.mean()) == pytest.approx(0.1, abs=0.005)
+
+
+def test_an_energy_on_other_data_of_the_same_shapes_is_that_of_a_new_one() -> None:
+    model, theta = regression(), torch.randn(3, 25)
+    other = BatchedPotential(model, X, Y).on(X + 1, Y - 1)
+    torch.testing.assert_close(other.grad(theta), BatchedPotential(model, X + 1, Y - 1).grad(theta))
+
+
 def test_the_one_that_predicts_the_validation_rows_best_is_chosen() -> None:
     pyro.set_rng_seed(1)
     x = torch.randn(30, 8)
@@ -196,6 +211,12 @@ def test_the_nearest_to_1_is_taken_of_those_that_cannot_be_told_apart() -> None:
 def test_the_best_is_taken_where_it_can_be_told() -> None:
     scores = {0.25: torch.rand(50) * 1e-3, 1.0: torch.full((50,), 0.05)}
     assert TemperatureScores.of(scores, "made rows", 0.0).temperature == 0.25
+
+
+def test_a_temperature_without_a_finite_score_is_not_taken() -> None:
+    scores = {0.25: torch.zeros(5), 1.0: torch.tensor([0.0, 0.0, 0.0, 0.0, math.inf])}
+    assert TemperatureScores.of(scores, "made rows", 0.0).temperature == 0.25
+    assert "finite density" in TemperatureScores.of({4.0: scores[1.0]}, "made rows", 0.0).warnings[0]
 
 
 def test_the_grid_goes_on_from_an_end_that_is_taken() -> None:

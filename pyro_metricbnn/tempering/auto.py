@@ -30,6 +30,7 @@ from .trial import NUM_GRADIENTS, NUM_PARTICLES, Trial
 
 WORK = 1.25e10  # particles times gradients, rows and multiplications of a network, of all folds together
 MOST_WORK = 6e10  # with as few folds as there may be: half of what the longest walk of a network takes
+MOST_WEIGHTS = 1_000_000  # of a network that walks at all temperatures at once
 MOST_ROUNDS = 2  # beyond an end of the grid
 PASS_ROWS = "pass rows that it has not seen, run(..., validation=(x, y)), or a temperature"
 Found = tuple[TemperatureScores, dict[str, Any]]  # and settings of the walk: where its search can go on from
@@ -86,6 +87,8 @@ def _not_walked(kernel: DriftRefineKernel, options: WalkOptions) -> str:
     if not isinstance(kernel.refiner, Steer):
         name = type(kernel.refiner).__name__
         return f"it is chosen by short walks of Steer, and the refiner is {name}. choose_temperature tries whole walks"
+    if sum(value.numel() for value in kernel.model.trained_params.values()) > MOST_WEIGHTS:
+        return f"above {MOST_WEIGHTS:,} weights, walks at all temperatures at once want too much memory. Pass a number"
     if options.potential is not None:
         return "an energy was given, whose gradients may be estimated in a way of its own. Pass a number"
     return ""

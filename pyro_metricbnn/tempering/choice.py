@@ -34,8 +34,12 @@ class TemperatureScores:
         lowest = rows[min(nll, key=lambda temperature: nll[temperature])]
         errors = {temperature: _standard_error(each - lowest) for temperature, each in rows.items()}
         level = min(nll.values())
-        able = [temperature for temperature in nll if nll[temperature] - level <= errors[temperature]]
-        taken = min(able, key=lambda temperature: abs(math.log(temperature)), default=1.0)
+        if not math.isfinite(level):
+            return cls.not_chosen(
+                "no temperature gives the held-out rows a finite density. Look at them and at the model"
+            )
+        able = [one for one in nll if math.isfinite(nll[one]) and nll[one] - level <= errors[one]]
+        taken = min(able, key=lambda temperature: abs(math.log(temperature)))
         order = sorted(rows)
         return cls(
             temperature=taken,

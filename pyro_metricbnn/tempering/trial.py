@@ -4,7 +4,7 @@ In: where a walk leaves from, and held-out rows.  Out: the log predictive densit
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,6 +22,7 @@ from ..walk.kernel import cold_units
 NUM_PARTICLES = 4  # at each temperature of a full grid
 NUM_GRADIENTS = 160
 NUM_POINTS = 20  # of each particle, that predict: from the MAP on, as those of a whole walk
+NUMBERS_AT_ONCE = 2**24  # of points that are judged together
 LONGEST = 12.0  # path in units of sqrt(D), as of `Steer`
 
 
@@ -39,15 +40,23 @@ class Trial:
         """
         scale = self.ground.scale
         heat = scale.new_tensor([temperatures[i * len(temperatures) // num_particles] for i in range(num_particles)])
-        points = self._walked(heat)  # (N, points, D)
-        draws = self.ground.potential.unflatten(points.flatten(0, 1))
-        found = torch.cat([each.flatten(1) for each in self.judge.given_data(draws)[0].values()], dim=1)
-        found = found.unflatten(0, points.shape[:2])
-        of = [found[(heat == one).cpu()].flatten(0, 1) for one in scale.new_tensor(temperatures)]
-        return torch.stack([each.logsumexp(0) - math.log(len(each)) for each in of])
+        found, points = list[Tensor](), list[Tensor]()
+        for point in self._points(heat):  # (N, D)
+            points.append(point)
+            if len(points) * point.numel() > NUMBERS_AT_ONCE:
+                found, points = [*found, self._judged(points)], []
+        each = torch.cat([*found, self._judged(points)] if points else found, dim=1)
+        of = [each[(heat == one).cpu()].flatten(0, 1) for one in scale.new_tensor(temperatures)]
+        return torch.stack([rows.logsumexp(0) - math.log(len(rows)) for rows in of])
 
-    def _walked(self, heat: Tensor) -> Tensor:
-        """Points of particles at temperatures (N,), each with units and a step of its own."""
+    def _judged(self, points: list[Tensor]) -> Tensor:
+        """The log density of each row (N, points, rows) at points (N, D)."""
+        theta = torch.stack(points, dim=1)
+        by_site = self.judge.given_data(self.ground.potential.unflatten(theta.flatten(0, 1)))[0]
+        return torch.cat([each.flatten(1) for each in by_site.values()], dim=1).unflatten(0, theta.shape[:2])
+
+    def _points(self, heat: Tensor) -> Iterator[Tensor]:
+        """Points (N, D) of particles at temperatures (N,), each with units and a step of its own."""
         ground, dim = self.ground, walked_dim(self.ground)
         potential = ground.potential.estimated_by(partial(_tempered, heat))
         width = heat.new_tensor([_width(len(ground.scale), float(one)) for one in heat])
@@ -57,7 +66,7 @@ class Trial:
         theta = ground.theta_star.expand(len(heat), -1).contiguous()
         p = Anneal().start(replace(ground, potential=potential), theta)
         state: tuple[Tensor, ...] = (p.theta, p.drift, p.energy, p.grad, p.own["padding"])
-        step, noise, points = first.minimum(largest), torch.zeros_like(p.drift), []
+        step, noise = first.minimum(largest), torch.zeros_like(p.drift)
         for i in range(1, NUM_GRADIENTS + 1):
             kicked = i % EVERY == 0
             noise = torch.randn_like(noise) if kicked else noise
@@ -65,8 +74,7 @@ class Trial:
             *rest, step, _ = annealed_step(potential.value_and_grad, *state, step, noise, units, cold_aim(dim), renewed)  # type: ignore[call-arg]
             state, step = tuple(rest), largest if potential.is_noisy else step.minimum(largest)
             if i * NUM_POINTS % NUM_GRADIENTS == 0:
-                points.append(state[0])
-        return torch.stack(points, dim=1)
+                yield state[0]
 
 
 def _width(dim: int, temperature: float) -> float:
