@@ -165,8 +165,11 @@ def annealed_step(
     scale: Tensor,
     aim: Tensor,
     renewed: Tensor,
+    worst: float = UNDONE,
 ) -> tuple[Tensor, ...]:
     """A step of each particle's own size (N,), undone and turned back where it went wrong, and the size of the next.
+
+    What is wrong is an energy error above `worst`.
 
     Returns:
         theta, drift, energy, grad, padding, step, and the squared energy error (N,).
@@ -174,7 +177,7 @@ def annealed_step(
     dim, eps = drift.shape[1], step[:, None]
     nu = torch.sqrt(torch.expm1((renewed * eps).clamp_max(ALL_NEW)) / dim)
     *moved, error = steered_step(value_and_grad, theta, drift, energy, grad, padding, noise, scale, eps, nu)
-    good = error.isfinite() & (error.abs() < UNDONE) & moved[3].isfinite().all(-1)
+    good = error.isfinite() & (error.abs() < worst) & moved[3].isfinite().all(-1)
     square = torch.where(good, error**2, UNDONE**2)
     # On smooth energies the squared error grows with the sixth power of the step: a quarter of the way to the aim.
     change = -GAIN * (square / (dim * aim)).clamp(1e-4, 1e4).log()

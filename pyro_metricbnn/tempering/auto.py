@@ -31,7 +31,7 @@ from .trial import NUM_GRADIENTS, NUM_PARTICLES, Trial
 WORK = 1.25e10  # particles times gradients, rows and multiplications of a network, of all folds together
 MOST_WORK = 6e10  # with as few folds as there may be: half of what the longest walk of a network takes
 MOST_WEIGHTS = 1_000_000  # of a network that walks at all temperatures at once
-MOST_ROUNDS = 2  # beyond an end of the grid
+MOST_ROUNDS = 1  # beyond an end of the grid
 PASS_ROWS = "pass rows that it has not seen, run(..., validation=(x, y)), or a temperature"
 Found = tuple[TemperatureScores, dict[str, Any]]  # and settings of the walk: where its search can go on from
 
@@ -160,7 +160,7 @@ def _scores(
         for _ in range(1 + MOST_ROUNDS):
             found = []
             for trial in trials():
-                found.append(trial.log_densities(temperatures, NUM_PARTICLES * len(GRID)))
+                found.append(trial.log_densities(temperatures, NUM_PARTICLES * len(temperatures)))
                 bar.update()
             rows |= dict(zip(temperatures, -torch.cat(found, dim=1), strict=True))
             scores = TemperatureScores.of(rows, way, time.perf_counter() - begin)

@@ -10,8 +10,8 @@ from typing import Self
 
 from torch import Tensor
 
-GRID = tuple(4.0**power for power in range(-5, 4))  # from 0.001 to 64
-RATIO = 4.0
+WORTH = 0.002  # nats a row
+GRID = (0.001, 0.01, 0.1, 1.0, 4.0, 16.0, 64.0)  # below 1 in wider steps: nearer and nearer to the MAP, less changes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,8 @@ class TemperatureScores:
     def of(cls, rows: Mapping[float, Tensor], way: str, seconds: float) -> Self:
         """From scores of the same rows (n,) by temperature: the nearest to 1 of those that could be the best.
 
-        These are the ones whose scores are above the lowest by no more than a standard error of that difference.
+        These are the ones whose scores are above the lowest by no more than a standard error of that difference, or by
+        so little that it is not worth the way.
         """
         nll = {temperature: mean_nll(each) for temperature, each in rows.items()}
         lowest = rows[min(nll, key=lambda temperature: nll[temperature])]
@@ -38,7 +39,7 @@ class TemperatureScores:
             return cls.not_chosen(
                 "no temperature gives the held-out rows a finite density. Look at them and at the model"
             )
-        able = [one for one in nll if math.isfinite(nll[one]) and nll[one] - level <= errors[one]]
+        able = [one for one in nll if math.isfinite(nll[one]) and nll[one] - level <= max(errors[one], WORTH)]
         taken = min(able, key=lambda temperature: abs(math.log(temperature)))
         order = sorted(rows)
         return cls(
@@ -74,7 +75,7 @@ class TemperatureScores:
         """Where to look next: beyond the end of the grid that was taken; nowhere, if it is none."""
         if not self.nll or self.temperature not in (min(self.nll), max(self.nll)):
             return ()
-        further = RATIO if self.temperature > 1 else 1 / RATIO
+        further = 4.0 if self.temperature > 1 else 0.1
         return (self.temperature * further, self.temperature * further**2)
 
 
