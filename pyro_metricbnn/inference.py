@@ -204,7 +204,7 @@ class MetricBNN(Results):
         self.kernel.temperature = self.temperature_choice.temperature
         for text in self.temperature_choice.warnings:
             warnings.warn(text, stacklevel=3)
-        if progress:
+        if progress and not self.temperature_choice.warnings:
             tqdm.write(f"{self.temperature_choice}", file=sys.stderr)
         return found
 

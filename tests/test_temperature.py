@@ -208,6 +208,13 @@ def test_the_nearest_to_1_is_taken_of_those_that_cannot_be_told_apart() -> None:
     assert choice.temperature == 1.0
 
 
+def test_folds_that_do_not_agree_cannot_tell_either() -> None:
+    good, bad = torch.full((25,), -1.0), torch.full((25,), 0.5)
+    scores = {0.25: torch.cat([good, bad]), 1.0: torch.zeros(50)}
+    assert TemperatureScores.of(scores, "made rows", 0.0).temperature == 0.25
+    assert TemperatureScores.of(scores, "made rows", 0.0, num_folds=2).temperature == 1.0
+
+
 def test_the_best_is_taken_where_it_can_be_told() -> None:
     scores = {0.25: torch.rand(50) * 1e-3, 1.0: torch.full((50,), 0.05)}
     assert TemperatureScores.of(scores, "made rows", 0.0).temperature == 0.25

@@ -26,7 +26,7 @@ from ..walk.kernel import DriftRefineKernel
 from ..walk.options import WalkOptions
 from .choice import GRID, TemperatureScores
 from .folds import FEWEST_FOLDS, FEWEST_ROWS, NUM_FOLDS, fold_trials
-from .trial import NUM_GRADIENTS, NUM_PARTICLES, Trial
+from .trial import NUM_GRADIENTS, Trial, of_particles
 
 WORK = 1.25e10  # particles times gradients, rows and multiplications of a network, of all folds together
 MOST_WORK = 6e10  # with as few folds as there may be: half of what the longest walk of a network takes
@@ -160,10 +160,10 @@ def _scores(
         for _ in range(1 + MOST_ROUNDS):
             found = []
             for trial in trials():
-                found.append(trial.log_densities(temperatures, NUM_PARTICLES * len(temperatures)))
+                found.append(trial.log_densities(temperatures))
                 bar.update()
             rows |= dict(zip(temperatures, -torch.cat(found, dim=1), strict=True))
-            scores = TemperatureScores.of(rows, way, time.perf_counter() - begin)
+            scores = TemperatureScores.of(rows, way, time.perf_counter() - begin, len(found))
             temperatures = scores.next_temperatures()
             if not temperatures:
                 break
@@ -183,4 +183,4 @@ def _work(model: Any, x: Tensor) -> float:
         model.net(x[:1])
     weights = sum(value.numel() for value in model.net.parameters())
     each = max(weights, counter.get_total_flops() / 2)
-    return NUM_PARTICLES * len(GRID) * NUM_GRADIENTS * len(x) * each
+    return len(of_particles(GRID)) * NUM_GRADIENTS * len(x) * each

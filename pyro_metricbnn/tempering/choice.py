@@ -21,11 +21,11 @@ class TemperatureScores:
     temperature: float  # that was taken
     way: str  # to rows that were not seen; or why there was none
     nll: Mapping[float, float] = field(default_factory=dict)  # a held-out row, by temperature
-    standard_errors: Mapping[float, float] = field(default_factory=dict)  # of its difference to the lowest, over rows
+    standard_errors: Mapping[float, float] = field(default_factory=dict)  # of its difference to the lowest
     seconds: float = 0.0
 
     @classmethod
-    def of(cls, rows: Mapping[float, Tensor], way: str, seconds: float) -> Self:
+    def of(cls, rows: Mapping[float, Tensor], way: str, seconds: float, num_folds: int = 1) -> Self:
         """From scores of the same rows (n,) by temperature: the nearest to 1 of those that could be the best.
 
         These are the ones whose scores are above the lowest by no more than a standard error of that difference, or by
@@ -33,7 +33,7 @@ class TemperatureScores:
         """
         nll = {temperature: mean_nll(each) for temperature, each in rows.items()}
         lowest = rows[min(nll, key=lambda temperature: nll[temperature])]
-        errors = {temperature: _standard_error(each - lowest) for temperature, each in rows.items()}
+        errors = {temperature: _standard_error(each - lowest, num_folds) for temperature, each in rows.items()}
         level = min(nll.values())
         if not math.isfinite(level):
             return cls.not_chosen(
@@ -85,7 +85,11 @@ def mean_nll(rows: Tensor) -> float:
     return score if math.isfinite(score) else math.inf
 
 
-def _standard_error(differences: Tensor) -> float:
-    """Of their mean; inf where rows are too few, or not finite, to tell."""
-    error = float(differences.std()) / math.sqrt(len(differences)) if len(differences) > 1 else math.inf
+def _standard_error(differences: Tensor, num_folds: int) -> float:
+    """Of their mean, over rows or over folds, whichever is larger; inf where they are too few, or not finite, to tell.
+
+    Rows of one fold share a network and its few walks, whose luck rows alone do not show.
+    """
+    parts = [differences, differences.reshape(num_folds, -1).mean(1)] if num_folds > 1 else [differences]
+    error = max(float(part.std()) / math.sqrt(len(part)) if len(part) > 1 else math.inf for part in parts)
     return error if math.isfinite(error) else math.inf

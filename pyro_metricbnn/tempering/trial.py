@@ -17,10 +17,10 @@ from ..predictions.pointwise import Pointwise
 from ..refiners.anneal import EVERY, UNDONE, Anneal, annealed_step
 from ..refiners.state import Ground
 from ..refiners.step_size import HOT, cold_aim, walked_dim
-from ..walk.kernel import cold_units
+from ..walk.kernel import COLD, cold_units
 
-NUM_PARTICLES = 4  # at each temperature of a full grid
-NUM_GRADIENTS = 200
+NUM_PARTICLES, OF_COLD_ONES = 4, 2  # at each temperature; below 0.1 particles stay close together
+NUM_GRADIENTS = 180
 NUM_POINTS = 20  # of each particle, that predict: from the MAP on, as those of a whole walk
 NUMBERS_AT_ONCE = 2**24  # of points that are judged together
 LONGEST = 8.0  # path in units of sqrt(D); `Steer` goes up to 12, and the last third changes little
@@ -36,13 +36,10 @@ class Trial:
     ground: Ground  # at temperature 1
     judge: Pointwise  # the model at the held-out rows
 
-    def log_densities(self, temperatures: Sequence[float], num_particles: int) -> Tensor:
-        """Of the held-out rows (T, rows), each temperature's particles and points averaged before the logarithm.
-
-        There are `num_particles` in all, so that one traced energy serves every call.
-        """
+    def log_densities(self, temperatures: Sequence[float]) -> Tensor:
+        """Of the held-out rows (T, rows), each temperature's particles and points averaged before the logarithm."""
         scale = self.ground.scale
-        heat = scale.new_tensor([temperatures[i * len(temperatures) // num_particles] for i in range(num_particles)])
+        heat = scale.new_tensor(of_particles(temperatures))
         found, points = list[Tensor](), list[Tensor]()
         for point in self._points(heat):  # (N, D)
             points.append(point)
@@ -83,6 +80,11 @@ class Trial:
             state, step = tuple(rest), largest if potential.is_noisy else step.minimum(largest)
             if i * NUM_POINTS % NUM_GRADIENTS == 0:
                 yield state[0]
+
+
+def of_particles(temperatures: Sequence[float]) -> list[float]:
+    """The temperature of each particle."""
+    return [one for one in temperatures for _ in range(OF_COLD_ONES if one < COLD else NUM_PARTICLES)]
 
 
 def _width(dim: int, temperature: float) -> float:
