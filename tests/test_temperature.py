@@ -231,6 +231,12 @@ def test_the_grid_goes_on_from_an_end_that_is_taken() -> None:
     assert TemperatureScores.of(scores, "made rows", 0.0).next_temperatures() == (0.0625, 0.015625)
 
 
+def test_the_grid_ends_where_the_last_step_brought_little() -> None:
+    scores = {0.25: torch.zeros(9), 1.0: torch.full((9,), 0.005), 4.0: torch.ones(9)}
+    choice = TemperatureScores.of(scores, "made rows", 0.0)
+    assert (choice.temperature, choice.next_temperatures()) == (0.25, ())
+
+
 def test_a_choice_says_in_one_line_what_how_sure_and_at_what_cost() -> None:
     scores = {0.25: torch.zeros(50), 1.0: torch.linspace(0, 2, 50), 4.0: torch.linspace(0, 4, 50)}
     said = str(TemperatureScores.of(scores, "made rows", 1.23))
@@ -297,6 +303,12 @@ def test_a_kernel_chooses_no_temperature_and_says_who_does() -> None:
 def test_a_checkpoint_of_a_temperature_that_is_chosen_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a checkpoint goes on at one temperature"):
         chosen(*rows(40), checkpoint=tmp_path / "walk.pt")
+
+
+def test_a_softmax_is_refused_before_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyro_metricbnn.tempering.auto._by_folds", lambda *_: pytest.fail("a choice was begun"))
+    with pytest.raises(ValueError, match="ends in a softmax"):
+        chosen(*rows(40), model=bayesianize(nn.Sequential(nn.Linear(2, 2), nn.Softmax(-1)), Categorical()))
 
 
 def test_validation_rows_of_another_width_are_refused_before_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:

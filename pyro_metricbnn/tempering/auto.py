@@ -6,7 +6,8 @@ In: a kernel and what its walk will be called with.  Out: `TemperatureScores`, a
 import inspect
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from ..predictions.pointwise import Pointwise
 from ..refiners.steer import Steer
 from ..runtime.arguments import WrongTypeError
 from ..runtime.progress import progress_bar
+from ..search.first_look import first_look
 from ..search.starts import begins_anew, leaves_as_trained
 from ..walk.kernel import DriftRefineKernel
 from ..walk.options import WalkOptions
@@ -73,6 +75,8 @@ def choose(
     if validation is not None:
         return _on_validation_rows(kernel, args, settings, validation, progress)
     potential = potential_of(kernel.model, args, kwargs, options.batch_size)
+    with _without_warnings():
+        first_look(potential, searches=False)  # refuses what the walk would refuse, before long work
     if why := _not_folded(kernel, potential):
         return TemperatureScores.not_chosen(why), {}
     return _by_folds(potential, progress), {}
@@ -120,8 +124,7 @@ def _on_validation_rows(
     """From the MAP that the run will leave from."""
     model: Any = kernel.model
     begin, rows = time.perf_counter(), model.taken(*rows)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the walk says them
+    with _without_warnings():
         ground = kernel.ground(*args, **{**settings, "progress": progress})
     mode = kernel.mode or ("trace" if kernel.compile is False else "auto")
     execution = {"mode": mode, "expected_calls": NUM_GRADIENTS, "chunk_size": kernel.chunk_size}
@@ -168,6 +171,14 @@ def _scores(
             if not temperatures:
                 break
     return scores
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """The walk says them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _data(potential: BatchedPotential) -> tuple[Any, Any]:

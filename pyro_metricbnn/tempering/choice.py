@@ -10,7 +10,7 @@ from typing import Self
 
 from torch import Tensor
 
-WORTH = 0.002  # nats a row
+WORTH, WORTH_MORE = 0.002, 0.01  # nats a row: to be told apart; to look further in that direction
 GRID = (0.001, 0.01, 0.1, 1.0, 4.0, 16.0, 64.0)  # below 1 in wider steps: nearer and nearer to the MAP, less changes
 
 
@@ -72,8 +72,11 @@ class TemperatureScores:
         return f"{said}; above the lowest: {', '.join(others)}"
 
     def next_temperatures(self) -> tuple[float, ...]:
-        """Where to look next: beyond the end of the grid that was taken; nowhere, if it is none."""
+        """Where to look next: beyond the end of the grid, if it was taken and the last step to it was worth a lot."""
         if not self.nll or self.temperature not in (min(self.nll), max(self.nll)):
+            return ()
+        order = sorted(self.nll, key=lambda one: abs(math.log(one / self.temperature)))
+        if len(order) > 1 and self.nll[order[1]] - self.nll[order[0]] <= WORTH_MORE:
             return ()
         further = 4.0 if self.temperature > 1 else 0.1
         return (self.temperature * further, self.temperature * further**2)
