@@ -228,7 +228,7 @@ def test_a_temperature_without_a_finite_score_is_not_taken() -> None:
 
 def test_the_grid_goes_on_from_an_end_that_is_taken() -> None:
     scores = {one: torch.full((9,), math.log(one)) + torch.arange(9) * 1e-3 for one in (0.25, 1.0, 4.0)}
-    assert TemperatureScores.of(scores, "made rows", 0.0).next_temperatures() == (0.0625, 0.015625)
+    assert TemperatureScores.of(scores, "made rows", 0.0).next_temperatures() == pytest.approx((0.025, 0.0025))
 
 
 def test_the_grid_ends_where_the_last_step_brought_little() -> None:
