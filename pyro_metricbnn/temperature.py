@@ -43,9 +43,8 @@ def choose_temperature(
 ) -> TemperatureChoice:
     """Run `MetricBNN` at each temperature, and keep the one that predicts the validation data best.
 
-    The posterior of a network with a simple prior is often surer than noisy labels deserve, and less sure than clean
-    ones do. `MetricBNN(model, temperature="auto")` chooses by short walks, in the time of a run or two; this is for all
-    that it is not for (another model than a network's, another refiner, inferred noise), and has every run to the end.
+    `MetricBNN(model, temperature="auto")` chooses by short walks, in the time of a run or two; this is for all that it
+    is not for (another model than a network's, another refiner, inferred noise), and has every run to the end.
 
     Args:
         model: A Pyro model, whose data plates have the size of the data it is given.
