@@ -14,7 +14,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pyro_metricbnn"
 FLOW = ["runtime", "files", "model", "energy", "refiners", "search", "walk"]
-FLOW += ["latent", "predictions", "diagnostics", "plots", "comparison"]
+FLOW += ["latent", "predictions", "diagnostics", "tempering", "plots", "comparison"]
 TOP = ["results", "inference", "temperature"]
 COLOURS = ("#0072B2", "#009E73", "#D55E00", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito
 SAID = {
@@ -28,6 +28,7 @@ SAID = {
     "latent": "straight walks, posterior, guide",
     "predictions": "what draws say, wherever they come from",
     "diagnostics": "whether to believe it",
+    "tempering": "which temperature to walk at",
     "plots": "pictures",
     "comparison": "posteriors beside each other",
     "the front door": "MetricBNN and what can be asked of it",

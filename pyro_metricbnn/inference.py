@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from tqdm.auto import tqdm
@@ -19,8 +19,6 @@ from .energy.potential import BatchedPotential
 from .files.storage import FilePath, read, write
 from .latent import KernelMap, LatentMap
 from .latent.autoencoder_map import AutoencoderMap
-from .latent.guide import AutoMetric
-from .latent.posterior import MetricPosterior
 from .latent.saved import plain_arguments, saved_arguments, saved_map, saved_trajectories
 from .model.structure import Model
 from .refiners.pull_back import Descent
@@ -28,6 +26,7 @@ from .refiners.refiner import Refiner
 from .results import Results
 from .runtime.arguments import check_count, check_number, check_type, real_device
 from .runtime.randomness import own_numbers
+from .tempering import choose, is_to_choose
 from .walk.kernel import DriftRefineKernel
 from .walk.trajectories import Trajectories
 
@@ -44,7 +43,10 @@ class MetricBNN(Results):
         refiner: What keeps a particle on the fiber: `Steer()`, `Anneal()`, `Descent()`, `Adam()` or one of their names.
         effort: The one knob: time for fidelity, 1 by default.
         num_steps: T, recorded points a particle; None for 200 with `Steer`, more with more effort.
-        temperature: Of the posterior: see `DriftRefineKernel`; None for 1.
+        temperature: Of the posterior: see `DriftRefineKernel`; None for 1. Clean labels want a cold one, down to 0.001,
+            noisy ones a warm one: "auto" chooses, on the validation rows of `run`, else by cross-validation with small
+            networks trained anew. `temperature_choice` then says what was taken and why; where neither way is open, a
+            warning does, and it is 1.
         latent_map: The latent space; `KernelMap()` by default.
         latent_dim: Its dimension; None for as many as it needs.
         tube_scale: Width of the posterior around the decoded curves: see `MetricPosterior`.
@@ -70,7 +72,7 @@ class MetricBNN(Results):
         refiner: Refiner | str | None = None,
         effort: float | None = None,
         num_steps: int | None = None,
-        temperature: float | None = None,
+        temperature: float | Literal["auto"] | None = None,
         latent_map: LatentMap | None = None,
         latent_dim: int | None = None,
         tube_scale: float | None = None,
@@ -83,6 +85,8 @@ class MetricBNN(Results):
         check_type("latent_map", latent_map, LatentMap, "a LatentMap, as KernelMap() is, or None", or_none=True)
         if latent_map is not None and latent_dim is not None:
             raise ValueError(f"latent_dim is the latent map's to say: pass {type(latent_map).__name__}({latent_dim}).")
+        self._chooses = is_to_choose(temperature, isinstance(kernel_or_model, DriftRefineKernel))
+        temperature = None if self._chooses else temperature
         walking: dict[str, Any] = {"refiner": refiner, "effort": effort, "num_steps": num_steps}
         walking |= {"temperature": temperature, "compile": compile, "mode": mode, "chunk_size": chunk_size}
         walking = {name: value for name, value in walking.items() if value is not None}
@@ -163,6 +167,7 @@ class MetricBNN(Results):
             progress: Show progress bars.
             validation: Rows (x, y) of a network that neither its training nor this run sees. `gain` then has what the
                 network as it came, the MAP and the posterior predict there, and `run` says where nothing was gained.
+                With temperature="auto" they choose it.
             **settings: What `DriftRefineKernel.walk` takes (`initial_params`, `map_params`, `starts`,
                 `num_networks`, `max_iterations`, `batch_size`, `thin`, `storage_dtype`, `storage_device`, `checkpoint`,
                 `checkpoint_every`, `potential`), and the model's keyword arguments.
@@ -175,6 +180,8 @@ class MetricBNN(Results):
         if self._leaves_as_trained and not settings.keys() & {"initial_params", "map_params", "starts"}:
             settings["map_params"] = getattr(self.model, "trained_params", None)
         rows = unseen_rows(self.model, validation)
+        if self._chooses:
+            settings |= self._choose(args, settings, rows, progress)
         walk = self.kernel.walk(*args, num_particles=self.num_particles, progress=progress, **settings)
         self._trajectories, self._guide, self.gain = walk, None, None
         self.fit(progress=progress)
@@ -190,6 +197,17 @@ class MetricBNN(Results):
             warnings.warn(text, stacklevel=2)
         return self
 
+    def _choose(self, args: Any, settings: dict[str, Any], rows: Any, progress: bool) -> dict[str, Any]:
+        """Set the temperature, and say it; returns where the search for the MAP can go on from."""
+        self.kernel.temperature = 1.0
+        self.temperature_choice, found = choose(self.kernel, args, settings, rows, progress)
+        self.kernel.temperature = self.temperature_choice.temperature
+        for text in self.temperature_choice.warnings:
+            warnings.warn(text, stacklevel=3)
+        if progress and not self.temperature_choice.warnings:
+            tqdm.write(f"{self.temperature_choice}", file=sys.stderr)
+        return found
+
     def fit(self, latent_map: LatentMap | None = None, *, progress: bool = True) -> Self:
         """Fit the latent map, or another one, to the walk that is there, and build the guide; `run` does it by itself.
 
@@ -203,24 +221,6 @@ class MetricBNN(Results):
         self._guide = None  # the map may be the very one that is fitted anew
         self._unfitted_map = unfitted
         return self._built(self.trajectories, unfitted.fit(self.trajectories, progress=progress))
-
-    def _built(self, trajectories: Trajectories, latent_map: LatentMap) -> Self:
-        """Itself, with the posterior and the guide of a fitted map."""
-        posterior = MetricPosterior(latent_map, self.tube_scale)
-        args, kwargs = trajectories.arguments
-        self._guide = AutoMetric(self.model, posterior, trajectories.sites, args, kwargs)
-        self._trajectories = trajectories
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For another process: without the guide, which Pyro would send without its model, and is made again."""
-        return {**vars(self), "_guide": None if self._guide is None else self.latent_map}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        latent_map = state["_guide"]
-        vars(self).update({**state, "_guide": None})
-        if latent_map is not None:
-            self._built(self.trajectories, latent_map)
 
     def save(self, path: FilePath, *, data: bool = True) -> None:
         """Write all that `run` found to a file, which cannot run code when it is read.

@@ -5,7 +5,7 @@ In: a walk and the latent map that was fitted to it.  Out: all that follows `run
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from pyro.infer.mcmc.util import diagnostics
@@ -21,6 +21,7 @@ from .model.sites import Model
 from .predictions.arviz_export import to_arviz
 from .predictions.prediction import Prediction, predict
 from .runtime.arguments import check_count
+from .tempering.choice import TemperatureScores
 from .walk.kernel import DriftRefineKernel
 from .walk.trajectories import Trajectories
 
@@ -35,6 +36,7 @@ class Results:
     _trajectories: Trajectories | None = None
     _guide: AutoMetric | None = None
     gain: Gain | None = None  # what the stages of the run predict on its validation rows, if it had any
+    temperature_choice: TemperatureScores | None = None  # of temperature="auto": what was taken, and why
 
     @property
     def model(self) -> Model:
@@ -70,6 +72,24 @@ class Results:
     def map_params(self) -> dict[str, Tensor]:
         """The MAP by site, constrained."""
         return self.trajectories.sites.unflatten(self.trajectories.theta_star.to(self.trajectories.sites.dtype))
+
+    def _built(self, trajectories: Trajectories, latent_map: LatentMap) -> Self:
+        """Itself, with the posterior and the guide of a fitted map."""
+        posterior = MetricPosterior(latent_map, self.tube_scale)
+        args, kwargs = trajectories.arguments
+        self._guide = AutoMetric(self.model, posterior, trajectories.sites, args, kwargs)
+        self._trajectories = trajectories
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: without the guide, which Pyro would send without its model, and is made again."""
+        return {**vars(self), "_guide": None if self._guide is None else self.latent_map}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        latent_map = state["_guide"]
+        vars(self).update({**state, "_guide": None})
+        if latent_map is not None:
+            self._built(self.trajectories, latent_map)
 
     def get_samples(self, group_by_chain: bool = False) -> dict[str, Tensor]:
         """The walk's own points by site, as Pyro's MCMC gives them: (N T, ...) or (N, T, ...)."""

@@ -14,9 +14,10 @@ import torch
 
 from .inference import MetricBNN
 from .model.structure import Model, find_layout
-from .predictions.pointwise import Draws, Pointwise
+from .predictions.pointwise import Pointwise
 from .runtime.arguments import check_count, check_number, check_type
 from .search.starts import leaves_as_trained
+from .tempering.choice import mean_nll
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +36,15 @@ def choose_temperature(
     model: Model,
     *args: Any,
     validation: tuple[Any, ...] | list[Any],
-    temperatures: Sequence[float] = (1.0, 4.0, 16.0, 64.0),
+    temperatures: Sequence[float] = (0.01, 0.1, 1.0, 4.0, 16.0, 64.0),
     num_samples: int = 500,
     progress: bool = True,
     **settings: Any,
 ) -> TemperatureChoice:
     """Run `MetricBNN` at each temperature, and keep the one that predicts the validation data best.
 
-    The posterior of a network with a simple prior is often surer than its predictions deserve.
+    `MetricBNN(model, temperature="auto")` chooses by short walks, in the time of a run or two; this is for all that it
+    is not for (another model than a network's, another refiner, inferred noise), and has every run to the end.
 
     Args:
         model: A Pyro model, whose data plates have the size of the data it is given.
@@ -57,7 +59,7 @@ def choose_temperature(
     Example:
         >>> choice = choose_temperature(model, x, y, validation=(x, y), num_particles=4, num_steps=10, progress=False)
         >>> sorted(choice.nll)
-        [1.0, 4.0, 16.0, 64.0]
+        [0.01, 0.1, 1.0, 4.0, 16.0, 64.0]
         >>> choice.best.draw(5)["weight"].shape
         torch.Size([5, 1, 2])
     """
@@ -75,7 +77,7 @@ def choose_temperature(
         if not settings.keys() & {"initial_params", "map_params", "starts"} and not as_trained:
             settings["initial_params"] = metric.map_params  # the search goes on from the first one's end
         each, _ = judge.given_data(metric.draw(num_samples))
-        nll[temperature] = _nll(each)
+        nll[temperature] = mean_nll(-torch.cat([(v.logsumexp(0) - math.log(len(v))).flatten() for v in each.values()]))
         if best is None or nll[temperature] < nll[best.kernel.temperature]:
             best = metric
     if best is None or not math.isfinite(nll[best.kernel.temperature]):
@@ -94,10 +96,3 @@ def _judge(model: Model, validation: tuple[Any, ...] | list[Any], temperatures: 
     if not layout.observed:
         raise ValueError("nothing is observed in the validation data: pass the observations too, as (x, y).")
     return Pointwise(model, tuple(validation), {}, layout)
-
-
-def _nll(each: Draws) -> float:
-    """Negative log predictive density an observation, from log-likelihoods (S, ...) by site; inf if not a number."""
-    predictive = torch.cat([(v.logsumexp(0) - math.log(len(v))).flatten() for v in each.values()])
-    score = -float(predictive.mean())
-    return score if math.isfinite(score) else math.inf

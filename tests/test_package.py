@@ -15,7 +15,7 @@ import pyro_metricbnn
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pyro_metricbnn"
 FLOW = ["runtime", "files", "model", "energy", "refiners", "search", "walk", "latent", "predictions", "diagnostics"]
-FLOW += ["plots", "comparison", "results", "inference", "temperature"]
+FLOW += ["tempering", "plots", "comparison", "results", "inference", "temperature"]
 CONTRACT = """
 bayesianize BatchedPotential MetricBNN DriftRefineKernel Steer Descent Adam Gaussian HeteroscedasticGaussian Categorical
 NoisyCategorical Bernoulli Poisson to_arviz compare choose_temperature AutoMetric MetricPosterior LatentMap KernelMap

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from pyro_metricbnn import DriftRefineKernel, Gaussian, MetricBNN, NoisyCategorical, Steer, predict
+from pyro_metricbnn import Gaussian, MetricBNN, NoisyCategorical, Steer, predict
 
 from ..task import Task, train_together
 from .method import Method, Predictor
@@ -20,13 +21,16 @@ NUM_MEMBERS = 8  # particles where MILE stands beside
 
 
 def ran(
-    task: Task, effort: float = 1.0, temperature: float = 1.0, start: Mapping[str, Tensor] | None = None
+    task: Task,
+    effort: float = 1.0,
+    temperature: float | Literal["auto"] = 1.0,
+    start: Mapping[str, Tensor] | None = None,
 ) -> MetricBNN:
     """A walk from the trained network, or from such values as they are, and its latent map."""
     refiner = Steer(effort=effort * task.share)
     num_steps = None if task.share == 1 else task.count(100, 10)
-    kernel = DriftRefineKernel(task.model, refiner=refiner, num_steps=num_steps, temperature=temperature)
-    metric = MetricBNN(kernel, num_particles=task.count(20, 4))
+    count = task.count(20, 4)
+    metric = MetricBNN(task.model, num_particles=count, refiner=refiner, num_steps=num_steps, temperature=temperature)
     return metric.run(task.problem.x, task.problem.y, map_params=start, progress=False)
 
 
@@ -42,8 +46,8 @@ def posterior(task: Task, effort: float = 1.0) -> Predictor:
     return lambda x: predict(task.model, draws, x)
 
 
-def tempered(task: Task, temperature: float) -> Predictor:
-    """Draws of the posterior to the power 1 / temperature."""
+def tempered(task: Task, temperature: float | Literal["auto"]) -> Predictor:
+    """Draws of the posterior to the power 1 / temperature; "auto" chooses it by cross-validation of training rows."""
     draws = ran(task, temperature=temperature).draw(task.count(NUM_DRAWS, 50))
     return lambda x: predict(task.model, draws, x)
 
@@ -100,6 +104,7 @@ METHODS = (
         below=({"temperature": 0.25}, {"temperature": 0.0625}),
         above=({"temperature": 256.0}, {"temperature": 1024.0}),
     ),
+    Method("MetricBNN, auto", partial(tempered, temperature="auto")),
     Method("MetricBNN, effort 1/4", partial(posterior, effort=0.25)),
     Method("MetricBNN, effort 4", partial(posterior, effort=4.0)),
     Method("MetricBNN, 4 networks", from_several),

@@ -21,7 +21,7 @@ from .calibration import ClassCalibration, RealCalibration, calibration
 CAME, FOUND, WALKED = "as it came", "MAP", "posterior"
 TOO_SMALL = 1 / 3  # of the residuals: a noise that is smaller leaves them unexplained
 WORSE = 0.01  # nats a row
-COLDER = "a colder posterior, MetricBNN(model, temperature=0.1) or choose_temperature over several"
+COLDER = 'another temperature, MetricBNN(model, temperature="auto") or a colder one by its number, as 0.1'
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,6 +125,13 @@ class BatchedPotential:
         other._estimator = estimator
         return other
 
+    def on(self, *args: Any) -> Self:
+        """The same energy of other data of the same shapes: what was traced or compiled for one serves both."""
+        other = copy.copy(self)
+        other.args, other.kwargs = taken_by(self.model, args, {})
+        other._data = tuple(leaf.detach() for leaf in tree_flatten((other.args, {}))[0] if torch.is_tensor(leaf))
+        return other
+
     def next_batch(self) -> Self:
         """The energy of the next batch, which stays: any number of points can be evaluated on it. Here, of all data."""
         other = copy.copy(self)

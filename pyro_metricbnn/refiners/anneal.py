@@ -165,8 +165,11 @@ def annealed_step(
     scale: Tensor,
     aim: float | Tensor,
     renewed: float | Tensor,
+    worst: float = UNDONE,
 ) -> tuple[Tensor, ...]:
     """A step of each particle's own size (N,), undone and turned back where it went wrong, and the size of the next.
+
+    What is wrong is an energy error above `worst`.
 
     Returns:
         theta, drift, energy, grad, padding, step, and the squared energy error (N,).
@@ -177,7 +180,7 @@ def annealed_step(
     if not isinstance(renewed, float) or renewed > 0:  # compiled, it is a tensor, and 0 a kick of nothing
         kick, nu = noise, torch.sqrt(torch.expm1((renewed * eps).clamp_max(ALL_NEW)) / dim)
     *moved, error = steered_step(value_and_grad, theta, drift, energy, grad, padding, kick, scale, eps, nu)
-    good = (error.abs() < UNDONE) & moved[3].sum(-1).isfinite()  # neither holds for what is not a number
+    good = (error.abs() < worst) & moved[3].sum(-1).isfinite()  # neither holds for what is not a number
     square = torch.where(good, error**2, UNDONE**2)
     # On smooth energies the squared error grows with the sixth power of the step: a quarter of the way to the aim.
     change = -GAIN * (square / (dim * aim)).clamp(1e-4, 1e4).log()

@@ -69,11 +69,11 @@ def trained_points(potential: BatchedPotential, num_networks: int, progress: boo
     untrained = not left_out and _error(potential, given) >= NO_SKILL
     begun = [given] if untrained else []
     if not potential.is_noisy and begins_anew(model):
-        begun += [_fresh(potential) for _ in range(num_networks if left_out else num_networks - 1)]
+        begun += [fresh_point(potential) for _ in range(num_networks if left_out else num_networks - 1)]
     if not begun:
         return given[None]
     begin = time.perf_counter()
-    ends = _trained(potential, torch.stack(begun), progress)
+    ends = _trained_well(potential, torch.stack(begun), progress)
     good = [end for end in ends if _error(potential, end) < NO_SKILL]
     points = torch.stack([*([] if untrained or left_out else [given]), *(good or ends[:1])])
     if progress:
@@ -95,19 +95,18 @@ def begins_anew(model: BayesianNetwork) -> bool:
     return is_small and set(own) == set(model.names) == set(begins)
 
 
-def _fresh(potential: BatchedPotential) -> Tensor:
-    """A network of the same kind as torch begins one (D,), and a noise that is a part of what a constant leaves."""
+def fresh_point(potential: BatchedPotential) -> Tensor:
+    """A network of the same kind as torch begins one (D,); an inferred noise is a part of what a constant leaves."""
     model: Any = potential.model
     net = copy.deepcopy(model.net)
     for module in net.modules():
         if callable(begin := getattr(module, "reset_parameters", None)):
             begin()
-    x, y = data_of(model, potential.args, potential.kwargs)
-    f, y = _outputs(model, dict(net.named_parameters()), x, y)
+    weights = dict(net.named_parameters())
+    f, y = _outputs(model, weights, *data_of(model, potential.args, potential.kwargs))
     if model.likelihood.observes == "numbers":
         f, y = torch.zeros_like(f), FIRST_NOISE * (y - y.mean(0))
-    noise = model.likelihood.fitted(f, y)
-    return given_point(potential, {**dict(net.named_parameters()), **_shaped(potential, noise)})
+    return given_point(potential, {**weights, **_shaped(potential, model.likelihood.fitted(f, y))})
 
 
 def _noise(potential: BatchedPotential, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -137,38 +136,43 @@ def _shaped(potential: BatchedPotential, values: Mapping[str, Tensor]) -> dict[s
     return {name: value.expand(shapes[name]) for name, value in values.items()}
 
 
-def _trained(potential: BatchedPotential, theta: Tensor, progress: bool) -> list[Tensor]:
-    """Adam on the energy from all points (S, D) at once, with a falling rate: where each was best on held-out rows."""
-    rows, held_out = _parted(potential)
-    longest = MOST_STEPS if rows is not held_out else LEAST_STEPS
-    num_steps = int(max(LEAST_STEPS, min(longest, MOST_WORK / potential.dim / rows.num_rows)))
+def trained(
+    potential: BatchedPotential,
+    theta: Tensor,
+    progress: bool,
+    num_steps: int,
+    rate: float = RATE,
+    held_out: BatchedPotential | None = None,
+) -> list[Tensor]:
+    """Adam on the energy from all points (S, D) at once, with a falling rate: their ends, or best on held-out rows."""
     theta = theta.clone().requires_grad_()
     best, kept = theta.new_full((len(theta),), torch.inf), theta.detach().clone()
-    optimizer = torch.optim.Adam([theta], lr=RATE)
+    optimizer = torch.optim.Adam([theta], lr=rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
     with progress_bar(total=num_steps, desc="training", disable=not progress, leave=False, unit=" steps") as bar:
         for i in range(1, num_steps + 1):
-            theta.grad = rows.grad(theta.detach()).nan_to_num()
+            theta.grad = potential.grad(theta.detach()).nan_to_num()
             optimizer.step()
             schedule.step()
             bar.update()
-            if i % EVERY == 0:
+            if held_out is not None and i % EVERY == 0:
                 score = held_out.energy_parts(theta.detach())[1].nan_to_num(nan=torch.inf)
                 better = score < best
                 best, kept = torch.where(better, score, best), torch.where(better[:, None], theta.detach(), kept)
-    return list(kept)
+    return list(theta.detach() if held_out is None else kept)
 
 
-def _parted(potential: BatchedPotential) -> tuple[BatchedPotential, BatchedPotential]:
-    """The energies of nine tenths of the rows, drawn at random, and of the others; twice that of all without rows."""
-    given = inspect.signature(potential.model.forward).bind(*potential.args, **potential.kwargs).arguments  # type: ignore[attr-defined]
+def _trained_well(potential: BatchedPotential, theta: Tensor, progress: bool) -> list[Tensor]:
+    """Points (S, D) trained until rows that they do not see are fitted best; without such rows for a short time."""
+    model: Any = potential.model
+    given = inspect.signature(model.forward).bind(*potential.args, **potential.kwargs).arguments
     x, y = given["x"], given["y"]
     if potential.is_noisy or not torch.is_tensor(x) or not torch.is_tensor(y) or not 10 <= len(y) == len(x):
-        return potential, potential
+        return trained(potential, theta, progress, LEAST_STEPS)
     order = torch.randperm(len(y), device="cpu").to(y.device)
-    held_out, rest = order.tensor_split([round(HELD_OUT * len(y))])
-
-    def of(rows: Tensor) -> BatchedPotential:
-        return BatchedPotential(potential.model, x[rows], y[rows]).at(potential.temperature)
-
-    return of(rest).using(mode="trace"), of(held_out)
+    held_out, rest = (
+        BatchedPotential(model, x[rows], y[rows]).at(potential.temperature)
+        for rows in order.tensor_split([round(HELD_OUT * len(y))])
+    )
+    num_steps = int(max(LEAST_STEPS, min(MOST_STEPS, MOST_WORK / potential.dim / len(y))))
+    return trained(rest.using(mode="trace"), theta, progress, num_steps, RATE, held_out)
