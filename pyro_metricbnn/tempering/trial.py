@@ -24,9 +24,7 @@ NUM_GRADIENTS = 180
 NUM_POINTS = 20  # of each particle, that predict: from the MAP on, as those of a whole walk
 NUMBERS_AT_ONCE = 2**24  # of points that are judged together
 LONGEST = 8.0  # path in units of sqrt(D); `Steer` goes up to 12, and the last third changes little
-PART = (
-    0.2  # of the squared error that `Steer` aims at: it looks at the worst of ten particles, here each has its own step
-)
+PART = 0.2  # of the squared error that `Steer` aims at, which looks at the worst of ten particles
 
 
 @dataclass(frozen=True)
@@ -66,9 +64,7 @@ class Trial:
         theta = ground.theta_star.expand(len(heat), -1).contiguous()
         p = Anneal().start(replace(ground, potential=potential), theta)
         aim = PART * cold_aim(dim)
-        worst = (
-            UNDONE if potential.is_noisy else math.sqrt(HOT * dim * cold_aim(dim))
-        )  # as of `Steer`, which walks it again
+        worst = UNDONE if potential.is_noisy else math.sqrt(HOT * dim * cold_aim(dim))  # `Steer` walks such again
         state: tuple[Tensor, ...] = (p.theta, p.drift, p.energy, p.grad, p.own["padding"])
         moved: Callable[..., tuple[Tensor, ...]] = partial(annealed_step, potential.value_and_grad)
         step, noise = first.minimum(largest), torch.zeros_like(p.drift)
