@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .inference import MetricBNN
 from .model.structure import Model, find_layout
@@ -76,8 +77,7 @@ def choose_temperature(
         as_trained = leaves_as_trained(model, settings.get("num_networks"), metric.trajectories.in_batches)
         if not settings.keys() & {"initial_params", "map_params", "starts"} and not as_trained:
             settings["initial_params"] = metric.map_params  # the search goes on from the first one's end
-        each, _ = judge.given_data(metric.draw(num_samples))
-        nll[temperature] = mean_nll(-torch.cat([(v.logsumexp(0) - math.log(len(v))).flatten() for v in each.values()]))
+        nll[temperature] = _nll(judge, metric.draw(num_samples))
         if best is None or nll[temperature] < nll[best.kernel.temperature]:
             best = metric
     if best is None or not math.isfinite(nll[best.kernel.temperature]):
@@ -96,3 +96,9 @@ def _judge(model: Model, validation: tuple[Any, ...] | list[Any], temperatures: 
     if not layout.observed:
         raise ValueError("nothing is observed in the validation data: pass the observations too, as (x, y).")
     return Pointwise(model, tuple(validation), {}, layout)
+
+
+def _nll(judge: Pointwise, draws: dict[str, Tensor]) -> float:
+    """Negative log predictive density an observation of the validation rows."""
+    each, _ = judge.given_data(draws)
+    return mean_nll(-torch.cat([(v.logsumexp(0) - math.log(len(v))).flatten() for v in each.values()]))
