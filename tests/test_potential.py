@@ -372,7 +372,7 @@ def test_the_compiled_energy_is_pyros_own() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("_own_compile_cache")
 @pytest.mark.parametrize("chosen", [True, False])
-def test_compiling_leaves_the_validation_of_torchs_distributions_as_it_was(chosen: bool) -> None:
+def test_a_compiled_energy_leaves_the_validation_of_torchs_distributions_as_it_was(chosen: bool) -> None:
     torch._dynamo.eval_frame.TorchPatcher.patch.cache_clear()  # torch switches it off once a process
     theta, _, _ = expected("normal_mean")
     with pyro.validation_enabled(chosen):
