@@ -1,4 +1,4 @@
-"""The normal priors of a network's weights, all in one sum: site by site they take longer than a small network itself.
+"""The normal priors of a network's weights, all in one sum: site by site they are a third of the operations.
 
 In: a model and its sites.  Out: what those sites contribute to U at theta (D,).
 """
