@@ -4,9 +4,9 @@
 
 One layer of 50 ReLU units, N(0, 1) prior, x and y in units of the training part, figures in those of the source. The
 noise is one number a split, the same for all methods: the root mean square error of a first network on the tenth of
-the training rows that is held out. Some rows learn it: "noise inferred" as a site of the model, `Gaussian()`, which is told
-no number; "heteroscedastic" and MILE as a second output of the network, at each input. Writes a JSON file a set,
-`regression.md` and `regression.png`.
+the training rows that is held out. Some rows learn it: "noise inferred" as a site of the model, `Gaussian()`;
+"heteroscedastic" and MILE as a second output of the network, at each input. Writes a JSON file a set, `regression.md`
+and `regression.png`.
 """
 
 from __future__ import annotations
