@@ -29,7 +29,7 @@ from .map_search import given_point
 NUM_NETWORKS = 8  # that particles leave from, the one that was given included
 MOST_WEIGHTS = 10_000  # of a network that is trained again
 # Of Adam: at most, at least, and times weights and rows; how often held-out rows are looked at. After 300 steps a walk
-# on clean data is still on its way down when it ends: validation rows of UCI's energy, two splits, NLL .37 and .37; after
+# on clean data is still on its way down when it ends: validation rows of UCI's energy, two splits, NLL .37 both; after
 # 1,500, with twice as many stages, .24 and .07. What held-out rows bring was not told from chance.
 MOST_STEPS, LEAST_STEPS, MOST_WORK, RATE, EVERY, HELD_OUT = 1500, 300, 2e9, 1e-2, 25, 0.1
 FIRST_NOISE = 0.5  # of the targets' deviation, where the training of another network begins
