@@ -20,6 +20,12 @@ COMMANDS = (
         "posteriordb",
         "sbc",
         "unknown_noise",
+        "scaling",
+        "images",
+        "rotation",
+        "corruption",
+        "prior_scale",
+        "publish",
     ),
 )
 

@@ -36,7 +36,7 @@ from pyro_metricbnn.predictions.prediction import Prediction
 
 from .arguments import add_methods, chosen, folder, parser, share
 from .datasets import snelson
-from .methods.method import Method, timed, tuned
+from .methods.method import FromDraws, Method, timed, tuned
 from .report import SELF_TRAINED
 from .results import Cell, Results, version
 from .tables import Figure, best, markdown, written
@@ -117,6 +117,7 @@ def measured(method: Method, task: Task) -> Cell:
         "nll": nll,
         "train_nll": -float(at_most(run.predictor(task.problem.x), NUM_DRAWS).log_prob(task.problem.y).mean()),
         "seconds": seconds,
+        **({"mean_square": run.predictor.mean_square} if isinstance(run.predictor, FromDraws) else {}),
         "wall_seconds": run.seconds,
         "training_seconds": task.seconds,
         "draws": prediction.num_samples,
@@ -150,6 +151,7 @@ def report(cells: dict[str, Cell], out: Path) -> None:
     sections = [
         "### Test NLL\n\n" + _table(table, header, depths, "nll", bold=True),
         "### NLL of the training rows\n\n" + _table(table, header, depths, "train_nll"),
+        "### Mean square of the weights (prior: 1)\n\n" + _table(table, header, depths, "mean_square"),
         "### Processor seconds of the method\n\n" + _table(table, header, depths, "seconds", digits=1),
         "### Processor seconds with the training of the network\n\n"
         + _table(table, header, depths, "total_seconds", digits=1),
@@ -182,8 +184,9 @@ def _table(
     bold: bool = False,
 ) -> str:
     figures = {
-        name: [Figure(row[depth][quantity], float("nan"), 1) if depth in row else None for depth in depths]
+        name: [Figure(row[depth][quantity], float("nan"), 1) if depth in having else None for depth in depths]
         for name, row in table.items()
+        if (having := {depth for depth, cell in row.items() if quantity in cell})
     }
     winners = [best(column) for column in zip(*figures.values(), strict=True)]
     rows = [

@@ -183,12 +183,8 @@ def measured(samples: Samples, key: str, points: dict[str, Tensor]) -> Cell:
 # ------------------------------------------------------------------------------------------ report
 
 
-def report(cells: dict[str, Cell], points: dict[str, Tensor], steps: Sequence[int], out: Path) -> None:
-    """Table and picture."""
-    shares = cells["HMC"].get("shares") if "HMC" in cells else None
-    if shares is None:
-        print(f"HMC has no result: {cells.get('HMC')}")
-        return
+def table(cells: dict[str, Cell]) -> str:
+    """A row a kind of walk and T."""
     names = {
         "component_1": "1st component",
         "component_2": "2nd",
@@ -203,11 +199,20 @@ def report(cells: dict[str, Cell], points: dict[str, Tensor], steps: Sequence[in
             continue
         shown = [f"{cell[name]:.0%}" for name in names]
         rows.append([kind, number, *shown, f"{cell['distance']:.2f}", f"{cell['nll']:.3f}"])
+    return markdown(["", "T", *names.values(), "distance of the means, HMC's deviations", "test NLL"], rows)
+
+
+def report(cells: dict[str, Cell], points: dict[str, Tensor], steps: Sequence[int], out: Path) -> None:
+    """Table and picture."""
+    shares = cells["HMC"].get("shares") if "HMC" in cells else None
+    if shares is None:
+        print(f"HMC has no result: {cells.get('HMC')}")
+        return
     first, second = (f"{share:.1%}" for share in shares)
     text = "\n\n".join(
         [
             "### Variance along HMC's principal components, as a part of HMC's",
-            markdown(["", "T", *names.values(), "distance of the means, HMC's deviations", "test NLL"], rows),
+            table(cells),
             f"The two components have {first} and {second} of HMC's variance. Nothing is aligned: weight space has "
             "symmetries, units that change places or signs, so that equal predictions can be far apart.",
         ]

@@ -1,19 +1,20 @@
 """Ordinary Pyro models that are not networks: walk and latent draws against long runs of NUTS.
 
-    python -m benchmarks.pyro_models [NAME ...] [--seed 0] [--reference]
+    python -m benchmarks pyro_models [NAME ...] [--seed 0] [--reference]
 
 Worst coordinate of each model: the difference of means in posterior deviations, and the ratio of deviations.
---reference makes pyro_models.json anew, for the named models or all of them, with Pyro's NUTS.
+--reference makes pyro_models.json anew, for the named models or all of them, with Pyro's NUTS. Writes
+`pyro_models.json` and `pyro_models.md` into the folder of results.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,13 @@ from pyro.infer import MCMC, NUTS
 from pyro.ops.stats import effective_sample_size, split_gelman_rubin
 from torch import Tensor
 from torch.distributions import constraints
+from tqdm import tqdm
 
 from pyro_metricbnn import MetricBNN
+
+from .arguments import folder, parser
+from .results import Cell, Results
+from .tables import markdown
 
 REFERENCE = Path(__file__).with_suffix(".json")
 NUM_CHAINS, NUM_WARMUP, NUM_SAMPLES = 4, 500, 1000  # of the reference
@@ -409,32 +415,47 @@ def run(case: Case, seed: int) -> tuple[MetricBNN, float]:
     return metric, time.perf_counter() - begin
 
 
+def measured(case: Case, seed: int, reference: Mapping[str, Mapping[str, Mapping[str, Tensor]]]) -> Cell:
+    """The figures of one model."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        metric, seconds = run(case, seed)
+    worst = {"walk": metric.get_samples(), "draws": metric.draw(NUM_DRAWS)}
+    figures = {source: asdict(compare(samples, reference[case.name])) for source, samples in worst.items()}
+    said = [str(warning.message) for warning in caught]
+    return {"dim": metric.trajectories.sites.dim, "seconds": seconds, **figures, "warnings": said}
+
+
+def table(cells: Mapping[str, Cell], seed: int = 0) -> str:
+    """A row a model: the coordinates that are furthest from NUTS, of the walk and of the draws."""
+    rows = []
+    for case in CASES:
+        cell = cells.get(f"{case.name}|MetricBNN|{seed}", {})
+        if "dim" in cell:
+            row = [case.name, str(cell["dim"]), f"{cell['seconds']:.1f}"]
+            for one in (cell["walk"], cell["draws"]):
+                row += [f"{one['mean']:+.2f} {one['mean_site']}", f"{one['deviation']:.2f} {one['deviation_site']}"]
+            rows.append(row)
+    return markdown(["", "D", "s", "walk: mean", "deviation", "draws: mean", "deviation"], rows)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="models to run; all of them without")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--reference", action="store_true", help="run NUTS and write the reference")
-    given = parser.parse_args(argv)
+    """Run what is missing; write the table."""
+    made = parser(__doc__ or "")
+    made.add_argument("names", nargs="*", help="models to run; all of them without")
+    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--reference", action="store_true", help="run NUTS and write the reference")
+    given = made.parse_args(argv)
     cases = [case for case in CASES if not given.names or case.name in given.names]
     if given.reference:
         make_reference(cases, given.seed)
         return
-    reference = read_reference()
-    columns = ["", "D", "s", "walk: mean", "deviation", "draws: mean", "deviation"]
-    print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
-    for case in cases:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            metric, seconds = run(case, given.seed)
-        cells = [case.name, str(metric.trajectories.sites.dim), f"{seconds:.1f}"]
-        for samples in (metric.get_samples(), metric.draw(NUM_DRAWS)):
-            worst = compare(samples, reference[case.name])
-            cells.append(f"{worst.mean:+.2f} {worst.mean_site}")
-            cells.append(f"{worst.deviation:.2f} {worst.deviation_site}")
-        print("| " + " | ".join(cells) + " |", flush=True)
-        for warning in caught:
-            print(f"{case.name}: {warning.message}", flush=True)
+    reference, out = read_reference(), folder(given, takes_data=False) / "pyro_models"
+    results = Results(out / "pyro_models.json", {"experiment": "pyro_models"}, retry=given.retry)
+    for case in tqdm(cases[:1] if given.quick else cases, unit=" models"):
+        results.cell(f"{case.name}|MetricBNN|{given.seed}", partial(measured, case, given.seed, reference))
+    (out / "pyro_models.md").write_text(table(results.cells, given.seed) + "\n")
+    print(table(results.cells, given.seed))
 
 
 if __name__ == "__main__":

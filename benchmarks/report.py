@@ -78,14 +78,14 @@ def winner(cells: Cells, name: str) -> str:
     if ours is None:
         return f"{line}; {OURS} has fewer splits and is not compared"
     near = "within" if ours.mean - ranked[0][0] <= ours.error else "not within"
-    apart = figure([ours - other for ours, other in _on_the_same_splits(cells[name], OURS, ranked[0][1])])
+    apart = figure([ours - other for ours, other in on_the_same_splits(cells[name], OURS, ranked[0][1])])
     return (
         f"{line}; {OURS} {ours.mean:.3f} ± {ours.error:.3f}, {near} one standard error; split by split "
         f"{written(apart)} above it"
     )
 
 
-def _on_the_same_splits(cells: dict[str, dict[str, Any]], *pair: str) -> list[tuple[float, ...]]:
+def on_the_same_splits(cells: dict[str, dict[str, Any]], *pair: str) -> list[tuple[float, ...]]:
     """The NLL of both methods on each split that both have."""
     splits = {key.split("|")[1] for key in cells if key.split("|")[0] in pair}
     rows = [[cells.get(f"{method}|{split}", {}) for method in pair] for split in sorted(splits)]

@@ -1,8 +1,8 @@
 """Results of an experiment on disk: what is there is not run again.
 
-In: a folder and names.  Out: `Results`, a JSON file of cells, each with what it measured and which run it was part of;
-a run has commit, versions and time. A file is replaced as a whole, so that a run that was stopped goes on from it, and
-two runs may fill one file with methods of their own.
+In: a folder and names.  Out: `Results`, a JSON file of cells, each with what it measured, the version of the walk and
+which run it was part of; a run has commit, versions and time. A file is replaced as a whole, so that a run that was
+stopped goes on from it, and two runs may fill one file with methods of their own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 from filelock import FileLock
+
+from pyro_metricbnn.walk import VERSION as WALK
 
 PACKAGES = (
     "torch",
@@ -73,7 +75,7 @@ class Results:
                 cell = measure()
             except Exception as error:
                 cell = {"error": f"{type(error).__name__}: {error}"}
-            self._write(key, {**cell, "run": self._run})
+            self._write(key, {**cell, "walk_version": WALK, "run": self._run})
         return self.cells[key]
 
     def _write(self, key: str, cell: Cell) -> None:

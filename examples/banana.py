@@ -46,7 +46,7 @@ def main() -> None:
     metric = MetricBNN(model, num_particles=num_particles, num_steps=num_steps).run(x, y)
     trained = {name: value[None] for name, value in metric.map_params.items()}  # one draw: the MAP
 
-    figure, axes = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
+    figure, axes = plt.subplots(1, 3, figsize=(9, 3.2), layout="constrained")
     looks: dict[str, Any] = {"margin": 0.6, "grid_size": grid_size}
     plots.plot_decision(lambda at: predict(model, trained, at), x, y, colorbar=False, ax=axes[0], **looks)
     plots.plot_decision(metric, x, y, ax=axes[1], **looks)
@@ -56,7 +56,7 @@ def main() -> None:
         ax.set_title(title)
     for name, prediction in predictions.items():
         print(f"{name}: test NLL {-prediction.log_prob(y_test).mean():.3f}")
-    figure.savefig(arguments.out, dpi=110)
+    figure.savefig(arguments.out, dpi=120)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def main() -> None:
     draws = {"NUTS": quantities(nuts.get_samples()), "MetricBNN": quantities(metric.draw(2000))}
 
     names = ["overall effect", "spread", *(f"school {letter}" for letter in "ABCDEFGH")]
-    figure, ax = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    figure, ax = plt.subplots(figsize=(9, 4.4), layout="constrained")
     for (name, values), colour, shift in zip(draws.items(), ("#D55E00", "#0072B2"), (-0.15, 0.15), strict=True):
         places = torch.arange(len(names)) + shift
         for (low, high), width in (((0.05, 0.95), 1.5), ((0.25, 0.75), 5)):
@@ -58,7 +58,7 @@ def main() -> None:
     ax.set(yticks=range(len(names)), yticklabels=names, xlabel="effect (mean, 50 % and 90 % of the draws)")
     ax.invert_yaxis()
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    figure.savefig(arguments.out, dpi=110)
+    figure.savefig(arguments.out, dpi=120)
 
 
 if __name__ == "__main__":

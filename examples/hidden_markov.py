@@ -43,7 +43,7 @@ def main() -> None:
     (states, y), num_particles = made(30 if arguments.quick else 150), 4 if arguments.quick else 20
     draws = MetricBNN(switching, num_particles=num_particles, num_steps=30).run(y).draw(1000)
     values = torch.cat([draws["stay"], draws["mean"], draws["noise"][:, None]], dim=1)
-    figure, (above, below) = plt.subplots(2, figsize=(7, 5), layout="constrained", height_ratios=(2, 3))
+    figure, (above, below) = plt.subplots(2, figsize=(9, 5), layout="constrained", height_ratios=(2, 3))
     above.plot(y, ".", 2 * states - 1, "k", ms=4, lw=1, drawstyle="steps-mid")
     above.set(xlabel="time", ylabel="observed", title="A series (dots) and its hidden state (line)")
     for place, (name, true) in enumerate(TRUTH.items()):
@@ -52,7 +52,7 @@ def main() -> None:
         below.hlines(place, low, high, color="#0072B2", lw=4)
         below.plot(true, place, "x", color="black", mew=2)
     below.set(yticks=range(len(TRUTH)), yticklabels=TRUTH, ylim=(4.5, -0.5), xlabel="90 % of the draws; x: the truth")
-    figure.savefig(arguments.out, dpi=110)
+    figure.savefig(arguments.out, dpi=120)
 
 
 if __name__ == "__main__":

@@ -28,12 +28,12 @@ def main() -> None:
         bayesianize(net, Gaussian(0.3)), num_particles=num_particles, num_steps=num_steps, latent_map=latent_map
     ).run(x, y)
 
-    figure, axes = plt.subplots(2, 2, figsize=(11, 8.4), layout="constrained")
+    figure, axes = plt.subplots(2, 2, figsize=(9, 7), layout="constrained")
     plots.plot_walks(metric, ax=axes[0, 0]).set_title("walks")
     plots.plot_energy(metric, ax=axes[0, 1]).set_title("energy along the walks")
     plots.plot_segments(metric, ax=axes[1, 0]).set_title("latent segments")
     plots.plot_losses(metric, ax=axes[1, 1]).set_title("training of the latent map")
-    figure.savefig(arguments.out, dpi=90)
+    figure.savefig(arguments.out, dpi=120)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def main() -> None:
     print(f"test NLL: {nn.functional.nll_loss(logs, y[test]):.3f} as trained, ", end="")
     print(f"{-prediction.log_prob(y[test]).mean():.3f} with a Bayesian last layer")
 
-    figure, axes = plt.subplots(2, 8, figsize=(8, 2.7), layout="constrained")
+    figure, axes = plt.subplots(2, 8, figsize=(9, 2.7), layout="constrained")
     unsure = prediction.entropy.argsort()
     for row, (chosen, said) in enumerate([(unsure[:8], "sure"), (unsure[-8:], "least sure")]):
         for ax, number in zip(axes[row], chosen, strict=True):
@@ -50,7 +50,7 @@ def main() -> None:
             ax.set_title(f"{label}: {probability:.0%}", color=right, fontsize=10)
             ax.set(xticks=[], yticks=[])
         axes[row, 0].set_ylabel(said)
-    figure.savefig(arguments.out, dpi=110)
+    figure.savefig(arguments.out, dpi=120)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def main() -> None:
     metric = MetricBNN(bayesianize(net, Categorical()), num_particles=3 if arguments.quick else 10, num_steps=20)
     metric.run(x, y, max_iterations=20 if arguments.quick else 100)
     probs = {"the trained network": net(x_test).softmax(-1).detach(), "MetricBNN": metric.predict(x_test).probs}
-    ax = plt.subplots(figsize=(7, 3.6), layout="constrained")[1]
+    ax = plt.subplots(figsize=(9, 3.6), layout="constrained")[1]
     for (name, p), colour in zip(probs.items(), ("#D55E00", "#0072B2"), strict=True):
         sure, right = p.max(-1).values.sort().values, (p.argmax(-1) == y_test).float().mean()
         print(f"{name}: {right:.0%} right, NLL {nn.functional.nll_loss(p.log(), y_test):.2f}")
@@ -52,7 +52,7 @@ def main() -> None:
         ax.axhline(float(right), color=colour, lw=1, ls=":", label=f"is right in {right:.0%}")
     ax.set(xlabel="part of the test sequences", ylabel="probability of the likelier class", ylim=(0.48, 1.02))
     ax.figure.legend(loc="outside lower center", ncols=2, frameon=False)
-    ax.figure.savefig(arguments.out, dpi=110)
+    ax.figure.savefig(arguments.out, dpi=120)
 
 
 if __name__ == "__main__":

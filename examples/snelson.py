@@ -66,7 +66,7 @@ def main() -> None:
     trained = predict(model, {name: value[None] for name, value in star.items()}, grid)
     shown = {"MAP": trained, "Laplace": replace(trained, f=laplace(net, star, x, grid))}
     shown |= {"NUTS": predict(model, chain, grid), "MetricBNN": metric.predict(grid, 400)}
-    figure, axes = plt.subplots(1, 4, figsize=(12, 3.2), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, 4, figsize=(9, 2.8), sharey=True, layout="constrained")
     for ax, (name, prediction) in zip(axes, shown.items(), strict=True):
         plots.plot_band(prediction, grid, (x, y), legend=False, ax=ax)
         ax.set(title=f"{name} (± {prediction.model_std[81].item():.2f} in the gap)", ylim=(-3, 3))

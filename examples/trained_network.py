@@ -5,6 +5,7 @@ python examples/trained_network.py [--quick] [--out trained_network.png]
 
 import argparse
 
+import matplotlib.pyplot as plt
 import pyro
 import torch
 from torch import nn
@@ -46,11 +47,12 @@ def main() -> None:
     at_data = (grid.squeeze().abs() > 1) & (grid.squeeze().abs() < 3)
     print(f"deviation of the function: {std[at_data].mean():.2f} at the data, {std[inside].mean():.2f} in the gap")
 
-    ax = plots.plot_band(prediction, grid, (x, y), legend=False)
+    ax = plt.subplots(figsize=(9, 4), layout="constrained")[1]
+    plots.plot_band(prediction, grid, (x, y), legend=False, ax=ax)
     ax.plot(grid, net(grid).detach(), color="#D55E00", linestyle="--", label="the trained network")
     ax.set_title("From one trained network")
     ax.figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    ax.figure.savefig(arguments.out, dpi=110)
+    ax.figure.savefig(arguments.out, dpi=120)
     print(f"wrote {arguments.out}")
 
 

@@ -52,7 +52,7 @@ def main() -> None:
     print(f"test NLL: {nll[0]:.2f} as trained, {nll[1]:.2f} by MetricBNN")
     ax = plots.plot_reliability(prediction.probs, y_test)
     ax.set_title("A transformer encoder, all weights")
-    ax.figure.savefig(arguments.out, dpi=110)
+    ax.figure.savefig(arguments.out, dpi=120)
 
 
 if __name__ == "__main__":

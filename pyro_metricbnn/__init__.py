@@ -5,7 +5,7 @@ Here is what the first week needs; the rest, and what to subclass, is in the nam
 
 from typing import Any
 
-from . import comparison, diagnostics, energy, latent, model, plots, predictions, refiners, walk
+from . import comparison, diagnostics, energy, latent, model, plots, predictions, ranks, refiners, walk
 from .comparison import compare
 from .diagnostics import calibration, health
 from .energy import BatchedPotential
@@ -21,12 +21,13 @@ from .model import (
     bayesianize,
 )
 from .predictions import predict, to_arviz
-from .refiners import Adam, Descent, Steer
+from .ranks import Ranks, join_ranks
+from .refiners import Adam, Descent, Langevin, Steer
 from .temperature import choose_temperature
 from .walk import DriftRefineKernel, Trajectories, find_map
 
-NAMESPACES = (model, energy, refiners, walk, latent, predictions, diagnostics, plots, comparison)
-__version__ = "0.1.0"
+NAMESPACES = (ranks, model, energy, refiners, walk, latent, predictions, diagnostics, plots, comparison)
+__version__ = "0.2.0"
 __all__ = [
     "Adam",
     "AutoMetric",
@@ -39,11 +40,13 @@ __all__ = [
     "Gaussian",
     "HeteroscedasticGaussian",
     "KernelMap",
+    "Langevin",
     "LatentMap",
     "MetricBNN",
     "MetricPosterior",
     "NoisyCategorical",
     "Poisson",
+    "Ranks",
     "Steer",
     "Trajectories",
     "bayesianize",
@@ -52,6 +55,7 @@ __all__ = [
     "compare",
     "find_map",
     "health",
+    "join_ranks",
     "predict",
     "to_arviz",
 ]

@@ -12,25 +12,24 @@ from typing import Any, Literal, Self
 import torch
 from tqdm.auto import tqdm
 
-from .diagnostics.gain import gain, noise_warnings, unseen_rows
+from .diagnostics.gain import noise_warnings, unseen_rows
 from .diagnostics.health import arrival
-from .energy.execution import Mode
 from .energy.potential import BatchedPotential
 from .files.storage import FilePath, read, write
+from .graphs.execution import Mode
 from .latent import KernelMap, LatentMap
 from .latent.autoencoder_map import AutoencoderMap
 from .latent.saved import plain_arguments, saved_arguments, saved_map, saved_trajectories
+from .model.network import BayesianNetwork
 from .model.structure import Model
 from .refiners.pull_back import Descent
 from .refiners.refiner import Refiner
 from .results import Results
 from .runtime.arguments import check_count, check_number, check_type, real_device
-from .runtime.randomness import own_numbers
-from .tempering import choose, is_to_choose
+from .tempering import PriorTrial, TemperatureTrial, choose, is_to_choose
 from .walk.kernel import DriftRefineKernel
 from .walk.trajectories import Trajectories
 
-NUM_VALIDATION_DRAWS = 500
 PAPERS_STEPS = {"regression": 100, "classification": 100, "uci": 50, "images": 50}
 
 
@@ -39,14 +38,15 @@ class MetricBNN(Results):
 
     Args:
         kernel_or_model: A Pyro model, or a `DriftRefineKernel`, which then says how to walk.
-        num_particles: N.
-        refiner: What keeps a particle on the fiber: `Steer()`, `Anneal()`, `Descent()`, `Adam()` or one of their names.
+        num_particles: N, how many walks there are.
+        refiner: What keeps a particle on the fiber: `Steer()`, `Anneal()`, `Langevin()`, `Descent()`, `Adam()` or one
+            of their names; None for what fits the model and its data.
         effort: The one knob: time for fidelity, 1 by default.
         num_steps: T, recorded points a particle; None for 200 with `Steer`, more with more effort.
-        temperature: Of the posterior: see `DriftRefineKernel`; None for 1. Clean labels want a cold one, down to 0.001,
-            noisy ones a warm one: "auto" chooses, on the validation rows of `run`, else by cross-validation with small
-            networks trained anew. `temperature_choice` then says what was taken and why; where neither way is open, a
-            warning does, and it is 1.
+        temperature: Of the posterior: see `DriftRefineKernel`; None for 1. Clean labels want a cold one, noisy ones a
+            warm one. "auto" chooses, on the validation rows of `run`, else by cross-validation with small networks
+            trained anew. `temperature_choice` then says what was taken and why. Where neither way is open it is 1, and
+            a warning says so.
         latent_map: The latent space; `KernelMap()` by default.
         latent_dim: Its dimension; None for as many as it needs.
         tube_scale: Width of the posterior around the decoded curves: see `MetricPosterior`.
@@ -159,18 +159,19 @@ class MetricBNN(Results):
         """Find the MAP, walk, fit the latent map and build the guide; says in one sentence whether the walk arrived.
 
         With a `checkpoint` a run that was killed goes on when it is called again in the same way, to the bits of an
-        unbroken one. Ctrl-C ends a walk of at least four points of each particle: a warning says how many there are,
-        and all that follows a run works with them. A second one goes through; after one in the fit, `fit` goes on.
+        unbroken one. Ctrl-C ends a walk that has at least four points of each particle: a warning says how many there
+        are, and all that follows a run works with them. A second Ctrl-C ends the run. After one in the fit of the
+        latent map, `fit` goes on.
 
         Args:
             *args: The model's arguments, or a DataLoader of batches of them.
             progress: Show progress bars.
             validation: Rows (x, y) of a network that neither its training nor this run sees. `gain` then has what the
                 network as it came, the MAP and the posterior predict there, and `run` says where nothing was gained.
-                With temperature="auto" they choose it.
+                With temperature="auto", and prior_scale="auto" of `bayesianize`, they choose these.
             **settings: What `DriftRefineKernel.walk` takes (`initial_params`, `map_params`, `starts`,
                 `num_networks`, `max_iterations`, `batch_size`, `thin`, `storage_dtype`, `storage_device`, `checkpoint`,
-                `checkpoint_every`, `potential`), and the model's keyword arguments.
+                `checkpoint_every`, `potential`, `ranks`), and the model's keyword arguments.
 
         Example:
             >>> metric = MetricBNN(model, num_particles=4, num_steps=10)
@@ -180,32 +181,31 @@ class MetricBNN(Results):
         if self._leaves_as_trained and not settings.keys() & {"initial_params", "map_params", "starts"}:
             settings["map_params"] = getattr(self.model, "trained_params", None)
         rows = unseen_rows(self.model, validation)
-        if self._chooses:
-            settings |= self._choose(args, settings, rows, progress)
+        settings |= self._choose(args, {**settings, "num_particles": self.num_particles}, rows, progress)
         walk = self.kernel.walk(*args, num_particles=self.num_particles, progress=progress, **settings)
         self._trajectories, self._guide, self.gain = walk, None, None
+        progress = progress and walk.share.rank == 0
         self.fit(progress=progress)
         end = arrival(walk)
         if progress and end.arrived:
             tqdm.write(f"{end}", file=sys.stderr)
-        said = noise_warnings(self.model, walk) + ([] if end.arrived else [str(end)])
-        if rows is not None:
-            with own_numbers(walk.sites.device):
-                self.gain = gain(self.model, walk, self.draw(NUM_VALIDATION_DRAWS), *rows)  # type: ignore[arg-type]
-            said += self.gain.warnings
-        for text in said:
+        said = [*noise_warnings(self.model, walk), *([] if end.arrived else [str(end)]), *self._gained(rows)]
+        for text in said if walk.share.rank == 0 else ():  # of several ranks one says it
             warnings.warn(text, stacklevel=2)
         return self
 
     def _choose(self, args: Any, settings: dict[str, Any], rows: Any, progress: bool) -> dict[str, Any]:
-        """Set the temperature, and say it; returns where the search for the MAP can go on from."""
-        self.kernel.temperature = 1.0
-        self.temperature_choice, found = choose(self.kernel, args, settings, rows, progress)
-        self.kernel.temperature = self.temperature_choice.temperature
-        for text in self.temperature_choice.warnings:
-            warnings.warn(text, stacklevel=3)
-        if progress and not self.temperature_choice.warnings:
-            tqdm.write(f"{self.temperature_choice}", file=sys.stderr)
+        """Set what is "auto", the prior's scale first; returns where the search for the MAP can go on from."""
+        found: dict[str, Any] = {}
+        self.kernel.temperature = 1.0 if self._chooses else self.kernel.temperature
+        if isinstance(self.model, BayesianNetwork) and self.model.prior_is_auto:
+            self.model.take_prior_scale(1.0)
+            self.prior_choice, found = choose(PriorTrial, self.kernel, args, settings, rows, progress)
+            self.model.take_prior_scale(self.prior_choice.scale)
+        if self._chooses:
+            settings = {**settings, **found}
+            self.temperature_choice, more = choose(TemperatureTrial, self.kernel, args, settings, rows, progress)
+            self.kernel.temperature, found = self.temperature_choice.temperature, found | more
         return found
 
     def fit(self, latent_map: LatentMap | None = None, *, progress: bool = True) -> Self:
@@ -226,7 +226,7 @@ class MetricBNN(Results):
         """Write all that `run` found to a file, which cannot run code when it is read.
 
         A save that is interrupted, or that a full disk stops, leaves the file that was there whole. The model is not in
-        the file.
+        the file. Of several ranks the first one writes it.
 
         Args:
             path: The file.
@@ -240,6 +240,10 @@ class MetricBNN(Results):
             torch.Size([5, 1, 2])
         """
         walk = self.trajectories
+        if walk.share.is_apart:
+            raise ValueError("each rank has its own walks, and a file has all: run(..., ranks=Ranks(gather='first')).")
+        if walk.share.rank > 0:
+            return
         content = {
             "map_params": self.map_params,
             "precision": walk.sites.dtype,
@@ -249,6 +253,7 @@ class MetricBNN(Results):
             "num_particles": self.num_particles,
             "num_steps": self.kernel.num_steps,
             "temperature": self.kernel.temperature,
+            "prior_scale": self.prior_choice.scale if self.prior_choice is not None else None,
             "arguments": plain_arguments(walk.arguments) if data else None,
         }
         write(path, "posterior", content)
@@ -266,7 +271,8 @@ class MetricBNN(Results):
 
         Args:
             path: A file from `save`.
-            kernel_or_model: The Pyro model that it was made with, or a `DriftRefineKernel` for it.
+            kernel_or_model: The Pyro model that it was made with, or a `DriftRefineKernel` for it; one with
+                prior_scale="auto" gets the scale that was chosen.
             *args: The model's arguments, instead of those in the file.
             device: Where the tensors go; None for where they were.
             **kwargs: The model's keyword arguments.
@@ -283,6 +289,9 @@ class MetricBNN(Results):
             num_steps, temperature = content.value("num_steps", int), content.value("temperature", int, float)
             kernel_or_model = DriftRefineKernel(kernel_or_model, num_steps=num_steps, temperature=temperature)
         metric = cls(kernel_or_model, num_particles=num_particles, tube_scale=tube_scale)
+        prior_scale = content.value("prior_scale", float, type(None))
+        if prior_scale is not None and isinstance(metric.model, BayesianNetwork) and metric.model.prior_is_auto:
+            metric.model.take_prior_scale(prior_scale)
         sites = BatchedPotential(metric.model, *arguments[0], **arguments[1]).sites
         trajectories = replace(saved_trajectories(content, sites), arguments=arguments)
         metric._unfitted_map = saved_map(content, trajectories)

@@ -4,6 +4,7 @@ In: a walk and the latent map that was fitted to it.  Out: all that follows `run
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
@@ -11,7 +12,7 @@ import torch
 from pyro.infer.mcmc.util import diagnostics
 from torch import Tensor
 
-from .diagnostics.gain import Gain
+from .diagnostics.gain import Gain, gain
 from .diagnostics.health import health
 from .diagnostics.summary import print_summary
 from .latent.guide import AutoMetric
@@ -21,10 +22,12 @@ from .model.sites import Model
 from .predictions.arviz_export import to_arviz
 from .predictions.prediction import Prediction, predict
 from .runtime.arguments import check_count
-from .tempering.choice import TemperatureScores
+from .runtime.randomness import own_numbers
+from .tempering.choice import PriorScores, TemperatureScores
 from .walk.kernel import DriftRefineKernel
 from .walk.trajectories import Trajectories
 
+NUM_VALIDATION_DRAWS = 500
 NUMBERS_A_BATCH = 2**24  # of a stream of draws: 64 MB in single precision
 
 
@@ -37,6 +40,7 @@ class Results:
     _guide: AutoMetric | None = None
     gain: Gain | None = None  # what the stages of the run predict on its validation rows, if it had any
     temperature_choice: TemperatureScores | None = None  # of temperature="auto": what was taken, and why
+    prior_choice: PriorScores | None = None  # the same of prior_scale="auto"
 
     @property
     def model(self) -> Model:
@@ -72,6 +76,15 @@ class Results:
     def map_params(self) -> dict[str, Tensor]:
         """The MAP by site, constrained."""
         return self.trajectories.sites.unflatten(self.trajectories.theta_star.to(self.trajectories.sites.dtype))
+
+    def _gained(self, rows: tuple[Any, Any] | None) -> tuple[str, ...]:
+        """Set what the stages of the run predict on validation rows; what is to be said of it."""
+        if rows is None:
+            return ()
+        with own_numbers(self.trajectories.sites.device):
+            draws = self.draw(NUM_VALIDATION_DRAWS)
+            self.gain = gain(self.model, self.trajectories, draws, *rows)  # type: ignore[arg-type]
+        return tuple(self.gain.warnings)
 
     def _built(self, trajectories: Trajectories, latent_map: LatentMap) -> Self:
         """Itself, with the posterior and the guide of a fitted map."""
@@ -135,9 +148,19 @@ class Results:
     def predict(
         self, x: Any, num_samples: int = 200, *, num_refinements: int = 0, chunk_size: int | None = None
     ) -> Prediction:
-        """What the latent posterior predicts at x, for all draws at once."""
-        samples = self.draw(num_samples, num_refinements=num_refinements)
-        return predict(self.model, samples, x, chunk_size=chunk_size)  # type: ignore[arg-type]
+        """What the latent posterior predicts at x, for all draws at once.
+
+        Where each of several ranks has kept its own walks, all of them have to call it. Each draws its part, and all
+        get the prediction of all draws.
+        """
+        share = self.trajectories.share
+        with share.own_part(num_samples, self.trajectories.sites.device) as own:
+            samples = self.draw(own, num_refinements=num_refinements)
+        prediction = predict(self.model, samples, x, chunk_size=chunk_size)  # type: ignore[arg-type]
+        if not share.is_apart:
+            return prediction
+        parameters = {name: share.all_draws(value, num_samples) for name, value in prediction.parameters.items()}
+        return replace(prediction, f=share.all_draws(prediction.f, num_samples), parameters=parameters)
 
     def diagnostics(self) -> dict[str, Any]:
         """R-hat and effective sample size of each site, as Pyro's MCMC gives them, and the walk's health."""

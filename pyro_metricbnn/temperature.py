@@ -44,8 +44,8 @@ def choose_temperature(
 ) -> TemperatureChoice:
     """Run `MetricBNN` at each temperature, and keep the one that predicts the validation data best.
 
-    `MetricBNN(model, temperature="auto")` chooses by short walks, in the time of a run or two; this is for all that it
-    is not for (another model than a network's, another refiner, inferred noise), and has every run to the end.
+    `MetricBNN(model, temperature="auto")` chooses by short walks, in the time of a run or two. This one takes every run
+    to its end. It is for what "auto" is not for: another model than a network's, another refiner, inferred noise.
 
     Args:
         model: A Pyro model, whose data plates have the size of the data it is given.
@@ -87,6 +87,11 @@ def choose_temperature(
 
 def _judge(model: Model, validation: tuple[Any, ...] | list[Any], temperatures: Sequence[float]) -> Pointwise:
     """The model at the validation rows, after a look at what was given."""
+    if getattr(model, "prior_is_auto", False):
+        raise ValueError(
+            'prior_scale="auto" would be chosen anew at each temperature, and the model has one scale: pass the number '
+            "that metric.prior_choice of a run has to bayesianize."
+        )
     if not len(temperatures):
         raise ValueError("temperatures is empty: give at least one, as (1.0, 4.0, 16.0).")
     for temperature in temperatures:

@@ -14,7 +14,7 @@ from pyro_metricbnn import MetricBNN
 
 from .runs import hierarchical_run, network_run
 
-NEEDS_BENCHMARKS = ["test_benchmark*.py", "test_claims.py", "test_pyro_models.py"]
+NEEDS_BENCHMARKS = ["test_benchmark*.py", "test_claims.py", "test_figures.py", "test_pyro_models.py"]
 collect_ignore_glob = [] if find_spec("sklearn") else NEEDS_BENCHMARKS  # with the extra test alone
 
 

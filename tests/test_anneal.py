@@ -9,13 +9,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.networks import mlp, train
 from pyro_metricbnn import (
     BatchedPotential,
     DriftRefineKernel,
     Gaussian,
     HeteroscedasticGaussian,
     MetricBNN,
+    Poisson,
     bayesianize,
+    health,
 )
 from pyro_metricbnn.refiners import Anneal, Ground, Steer
 from pyro_metricbnn.refiners.anneal import Deviations, annealed_step
@@ -48,7 +51,12 @@ def test_more_effort_takes_more_gradients_and_ends_colder() -> None:
     assert Anneal(effort=4).aim(ground, 1.0) == pytest.approx(Anneal().aim(ground, 1.0) / 2)
 
 
-@pytest.mark.parametrize(("num_particles", "num_gradients"), [(1, 8000), (8, 8000), (20, 3200), (64, 1000)])
+def test_less_effort_is_no_hotter() -> None:
+    ground = ground_of(torch.eye(400))
+    assert Anneal(effort=0.1).aim(ground, 0.0) == Anneal().aim(ground, 0.0)
+
+
+@pytest.mark.parametrize(("num_particles", "num_gradients"), [(1, 10000), (8, 10000), (20, 4000), (64, 1250)])
 def test_all_particles_together_take_the_same_work(num_particles: int, num_gradients: int) -> None:
     assert Anneal().num_gradients(ground_of(torch.eye(9), num_particles)) == num_gradients
 
@@ -129,18 +137,53 @@ def test_it_samples_a_gaussian(dim: int) -> None:
     assert float(ratios.max()) < 1.6
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("effort", "arrived"), [(1.0, True), (0.1, False)])
+def test_a_walk_of_a_given_noise_has_arrived_and_one_cut_to_a_tenth_has_not(effort: float, arrived: bool) -> None:
+    pyro.set_rng_seed(0)
+    x = torch.randn(300, 8)
+    y = torch.sin(x[:, :1]) + x[:, 1:2] * x[:, 2:3] + 0.3 * torch.randn(300, 1)
+    net = train(mlp(8, 50, 1), x, y, 0.3, num_steps=500)
+    metric = MetricBNN(bayesianize(net, Gaussian(0.3)), effort=effort).run(x, y, progress=False)
+    assert health(metric).arrived is arrived
+
+
 def test_it_is_the_default_where_a_networks_noise_is_inferred() -> None:
     assert isinstance(DriftRefineKernel(model()).refiner, Anneal)
     assert isinstance(DriftRefineKernel(model(HeteroscedasticGaussian(), 2)).refiner, Anneal)
-    assert isinstance(DriftRefineKernel(model(Gaussian(0.3))).refiner, Steer)
+    assert isinstance(DriftRefineKernel(model(Gaussian(0.3))).refiner, Steer)  # 19 weights
     assert MetricBNN(model(), effort=0.5).kernel.refiner == Anneal(effort=0.5)
 
 
-def test_minibatches_are_walked_by_steer() -> None:
-    metric = MetricBNN(model(), num_particles=3, num_steps=4).run(X, Y, batch_size=20, progress=False)
+@pytest.mark.parametrize(
+    ("num_units", "likelihood", "kind"),
+    [
+        (100, Gaussian(0.3), Anneal),
+        (1000, Gaussian(0.3), Steer),
+        (1000, Gaussian(), Steer),
+        (100, Poisson(), Steer),
+    ],
+)
+def test_it_is_the_default_for_networks_of_middle_size_and_normal_noise(
+    num_units: int, likelihood: Any, kind: type[Any]
+) -> None:
+    net = nn.Sequential(nn.Linear(1, num_units), nn.Tanh(), nn.Linear(num_units, 1))
+    assert isinstance(DriftRefineKernel(bayesianize(net, likelihood)).refiner, kind)
+
+
+def test_a_noise_that_is_given_takes_fewer_gradients() -> None:
+    net = nn.Sequential(nn.Linear(1, 100), nn.Tanh(), nn.Linear(100, 1))
+    refiner = DriftRefineKernel(bayesianize(net, Gaussian(0.3)), effort=2.0).refiner
+    assert isinstance(refiner, Anneal)
+    assert refiner.num_gradients(ground_of(torch.eye(301), 20)) == 2 * 2000
+
+
+def test_minibatches_are_walked_by_langevin() -> None:
+    kernel = DriftRefineKernel(model(), refiner=Anneal(effort=0.05), num_steps=4)
+    metric = MetricBNN(kernel, num_particles=3).run(X, Y, batch_size=20, progress=False)
     assert metric.trajectories.in_batches
-    assert metric.trajectories.ground is not None
-    assert "reach" not in metric.trajectories.ground.measured
+    assert metric.trajectories.heat
 
 
 def test_its_walk_goes_on_from_a_checkpoint_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._pytree import tree_leaves
 
 from pyro_metricbnn import BatchedPotential, Categorical, MetricBNN, bayesianize, predict
-from pyro_metricbnn.energy import execution
+from pyro_metricbnn.graphs import execution
 from pyro_metricbnn.runtime.progress import progress_bar, stage
 from pyro_metricbnn.runtime.written_out import written_out
 

@@ -23,6 +23,7 @@ from pyro_metricbnn import (
     Gaussian,
     HeteroscedasticGaussian,
     KernelMap,
+    Langevin,
     MetricBNN,
     NoisyCategorical,
     Poisson,
@@ -226,6 +227,7 @@ TABLE = [
     refuses("mcmc: NaN", lambda: MCMC(kernel(), 2, disable_progbar=True).run(X, spoiled(Y)), "argument 1 has 1 entr"),
     refuses("mcmc: too early", lambda: kernel().sample({}), "has no data yet"),
     refuses_type("refiner: effort", lambda: Steer(effort="much"), "effort must be a number"),  # type: ignore[arg-type]
+    refuses("refiner: no friction", lambda: Langevin(momentum=1.0), "momentum must be below 1"),
     refuses("refiner: endless path", lambda: Steer(path=INF), "path must be positive and finite"),
     refuses("refiner: eta", lambda: Descent(eta=-1.0), "eta must be positive"),
     refuses_type("refiner: M", lambda: Descent(num_refinements=1.5), "num_refinements must be a whole"),  # type: ignore[arg-type]

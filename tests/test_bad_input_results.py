@@ -16,6 +16,7 @@ from pyro_metricbnn import (
     KernelMap,
     MetricBNN,
     MetricPosterior,
+    Ranks,
     Trajectories,
     TrajectoryPosterior,
     agreement,
@@ -24,6 +25,7 @@ from pyro_metricbnn import (
     detection,
     function_mixing,
     health,
+    join_ranks,
     k_hat,
     plots,
     predict,
@@ -61,6 +63,8 @@ from tests.wrong_calls import (
 )
 
 TABLE = [
+    refuses("run: ranks", lambda: Ranks(gather="some"), "gather must be"),  # type: ignore[arg-type]
+    refuses("run: joining", lambda: join_ranks(seed=0, timeout=-1.0), "timeout must be positive"),
     refuses("latent map: size", lambda: AutoencoderMap(0), "latent_dim must be at least 1"),
     refuses("latent map: units", lambda: AutoencoderMap(2, num_hidden=0), "num_hidden must be at least 1"),
     refuses("latent map: rate", lambda: AutoencoderMap(2, lr=-1.0), "lr must be positive"),

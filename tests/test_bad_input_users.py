@@ -325,3 +325,11 @@ def test_a_walk_of_minutes_is_announced(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setattr("pyro_metricbnn.walk.foresight.LONG", 0.0)
     metric().kernel.walk(X, Y, num_particles=3, progress=True)
     assert "gradients of 3 particles" in capsys.readouterr().err
+
+
+def test_a_warning_shows_the_line_that_called() -> None:
+    x = 1000 * torch.randn(20, 1)
+    model = bayesianize(nn.Linear(1, 1), Gaussian(1.0))
+    with pytest.warns(UserWarning, match="x has a mean") as said:
+        MetricBNN(model, num_particles=2, num_steps=4, effort=0.05).run(x, x / 1000, progress=False)
+    assert {one.filename for one in said if "x has a mean" in str(one.message)} == {__file__}

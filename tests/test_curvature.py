@@ -3,7 +3,7 @@
 import torch
 
 from pyro_metricbnn import BatchedPotential
-from pyro_metricbnn.energy.curvature import hessian, hessian_times
+from pyro_metricbnn.energy.prior_units import hessian, hessian_times
 from tests.targets import gaussian, ill_conditioned_covariance
 
 

@@ -1,13 +1,16 @@
 """Claims about the report on a walk."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from pyro_metricbnn import MetricBNN, Trajectories, health
+from pyro_metricbnn import DriftRefineKernel, Gaussian, MetricBNN, Trajectories, bayesianize, health
 from pyro_metricbnn.diagnostics.health import Health
+from pyro_metricbnn.energy.prior_units import hessian
+from pyro_metricbnn.refiners import Anneal, Refiner, Steer
 
 from .runs import hierarchical
 
@@ -65,6 +68,36 @@ def test_energies_that_have_not_come_to_rest_are_reported(walk: Trajectories, si
 def test_energies_that_rise_only_at_first_are_not_drifting(walk: Trajectories) -> None:
     rise = 50 * (1 - torch.linspace(0, 1, 101) * 4).clamp_min(0)
     assert not health(with_energies(walk, torch.randn(20, 101) - rise)).is_drifting
+
+
+def of_a_linear_model(refiner: Refiner) -> Trajectories:
+    """Its posterior is known; its points are replaced below."""
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    model = bayesianize(nn.Linear(3, 1), Gaussian(0.5))
+    return DriftRefineKernel(model, refiner=refiner, num_steps=50).walk(
+        x, x.sum(-1, keepdim=True), num_particles=20, progress=False
+    )
+
+
+@pytest.mark.parametrize(("spread", "arrived"), [(1.0, True), (0.7, False), (0.1, False)])
+def test_points_that_are_nearer_to_each_other_than_samples_have_not_arrived(spread: float, arrived: bool) -> None:
+    torch.manual_seed(0)
+    walk = of_a_linear_model(Anneal(effort=0.02))
+    assert walk.ground is not None
+    covariance = hessian(walk.ground.potential, walk.theta_star, torch.ones(4), 4).inverse()
+    noise = torch.randn(20, 51, 4, dtype=torch.float64) @ torch.linalg.cholesky(covariance).T
+    thetas = walk.theta_star + spread * noise.to(walk.thetas)
+    energies = walk.ground.potential.value(thetas.flatten(0, 1)).unflatten(0, (20, 51))
+    state = health(replace(walk, thetas=thetas, energies=energies, paths=walk.spacing * torch.arange(1, 51)))
+    assert state.virial == pytest.approx(spread**2, rel=0.2)
+    assert state.arrived is arrived
+    assert arrived or any("far apart" in text for text in state.warnings)
+
+
+def test_a_record_from_the_map_on_has_no_virial() -> None:
+    state = health(of_a_linear_model(Steer(effort=0.02, warmup=0.0)))
+    assert math.isnan(state.virial)
+    assert not state.is_narrow
 
 
 def test_slow_wandering_of_each_particle_is_not_drift_of_all(walk: Trajectories) -> None:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pyro_metricbnn import BatchedPotential, DriftRefineKernel, Gaussian, Steer, bayesianize, predict, to_arviz
-from pyro_metricbnn.energy import execution
 from pyro_metricbnn.energy.minibatches import Minibatches, MinibatchPotential
+from pyro_metricbnn.graphs import execution
 from pyro_metricbnn.model.structure import find_layout
 from pyro_metricbnn.predictions.pointwise import Pointwise
 from pyro_metricbnn.runtime.out_of_memory import NotEnoughMemory, is_out_of_memory, with_less_at_once

@@ -12,10 +12,10 @@ from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyro_metricbnn import BatchedPotential
-from pyro_metricbnn.energy import execution
-from pyro_metricbnn.energy.execution import BatchedFunction, Execution
 from pyro_metricbnn.energy.handlers import Unvalidated
-from pyro_metricbnn.energy.tracing import fitting_a_cache, tidy, traced, worth_compiling
+from pyro_metricbnn.graphs import execution
+from pyro_metricbnn.graphs.execution import BatchedFunction, Execution
+from pyro_metricbnn.graphs.tracing import fitting_a_cache, tidy, traced, worth_compiling
 from tests.models import CASES, noise
 
 Outputs = tuple[Tensor, ...]

@@ -99,7 +99,7 @@ def test_without_compiling_means_in_the_search_too(monkeypatch: pytest.MonkeyPat
         raise AssertionError("something was compiled")
 
     monkeypatch.setattr(torch, "compile", refuse)
-    monkeypatch.setattr("pyro_metricbnn.energy.execution.worth_compiling", lambda graph, calls: True)
+    monkeypatch.setattr("pyro_metricbnn.graphs.execution.worth_compiling", lambda graph, calls: True)
     torch.manual_seed(0)
     model, x, y = load.wide(1_000)
     kernel = DriftRefineKernel(model, refiner=Steer(path=0.1), num_steps=1, compile=False)

@@ -6,6 +6,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,9 @@ import pytest
 import pyro_metricbnn
 
 ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "pyro_metricbnn"
-FLOW = ["runtime", "files", "model", "energy", "refiners", "search", "walk", "latent", "predictions", "diagnostics"]
-FLOW += ["tempering", "plots", "comparison", "results", "inference", "temperature"]
+PACKAGE = Path(pyro_metricbnn.__file__).parent  # the installed one, where it is
+FLOW = ["runtime", "ranks", "files", "model", "graphs", "energy", "refiners", "search", "walk", "latent"]
+FLOW += ["predictions", "diagnostics", "tempering", "plots", "comparison", "results", "inference", "temperature"]
 CONTRACT = """
 bayesianize BatchedPotential MetricBNN DriftRefineKernel Steer Descent Adam Gaussian HeteroscedasticGaussian Categorical
 NoisyCategorical Bernoulli Poisson to_arviz compare choose_temperature AutoMetric MetricPosterior LatentMap KernelMap
@@ -133,6 +134,16 @@ def test_the_readme_example_runs(tmp_path: Path) -> None:
 
 def test_the_version_is_the_projects() -> None:
     assert f'version = "{pyro_metricbnn.__version__}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_what_is_installed_with_it_is_what_it_runs_on() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[<>=]", one)[0] for one in project["dependencies"]}
+    assert names == {"torch", "pyro-ppl", "arviz", "tqdm", "safetensors"}
+
+
+def test_the_citation_is_of_this_version() -> None:
+    assert f"\nversion: {pyro_metricbnn.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_the_readme_states_the_oldest_versions_that_are_allowed() -> None:

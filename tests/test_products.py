@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from torch.func import vmap
 
 from pyro_metricbnn import BatchedPotential, Gaussian, HeteroscedasticGaussian, bayesianize
-from pyro_metricbnn.energy.tracing import traced
+from pyro_metricbnn.graphs.tracing import traced
 from tests.energies import assert_equal
 from tests.models import noise
 
@@ -125,3 +125,29 @@ def test_the_normal_priors_of_a_deep_network_cost_no_more_operations_than_those_
         return counts[1] - counts[0]
 
     assert priors_alone(6) > 3 * priors_alone(1) > 0
+
+
+# ------------------------------------------------------------------------------- matrices with few columns
+
+
+def two_outputs(weight: Tensor, bias: Tensor, x: Tensor) -> tuple[Tensor]:
+    mean, scale = (x @ weight + bias).chunk(2, -1)
+    return ((mean * scale).sum(),)
+
+
+def test_two_outputs_are_rows_that_nothing_lays_out_as_columns() -> None:
+    inputs = noise(4, 7, 2), noise(4, 2, seed=2), noise(30, 7, seed=1)
+    graph = traced(vmap(two_outputs, (0, 0, None)), *inputs)
+    assert products(graph) == [torch.Size((4, 2, 30))]
+    assert "aten.clone.default" not in targets(graph)
+    expected = torch.stack([two_outputs(w, b, inputs[2])[0] for w, b in zip(*inputs[:2], strict=True)])
+    assert_equal(graph(*inputs)[0], expected)
+
+
+def test_a_view_of_another_shape_gets_the_layout_that_it_relies_on() -> None:
+    def flat(weight: Tensor, bias: Tensor, x: Tensor) -> tuple[Tensor]:
+        return (torch.tanh(x @ weight + bias).view(-1),)
+
+    inputs = noise(4, 7, 2), noise(4, 2, seed=2), noise(30, 7, seed=1)
+    graph = traced(vmap(flat, (0, 0, None)), *inputs)
+    assert_equal(graph(*inputs)[0], torch.tanh(inputs[2] @ inputs[0] + inputs[1][:, None]).flatten(1))

@@ -228,13 +228,13 @@ def test_a_temperature_without_a_finite_score_is_not_taken() -> None:
 
 def test_the_grid_goes_on_from_an_end_that_is_taken() -> None:
     scores = {one: torch.full((9,), math.log(one)) + torch.arange(9) * 1e-3 for one in (0.25, 1.0, 4.0)}
-    assert TemperatureScores.of(scores, "made rows", 0.0).next_temperatures() == pytest.approx((0.025, 0.0025))
+    assert TemperatureScores.of(scores, "made rows", 0.0).next_values() == pytest.approx((0.025, 0.0025))
 
 
 def test_the_grid_ends_where_the_last_step_brought_little() -> None:
     scores = {0.25: torch.zeros(9), 1.0: torch.full((9,), 0.005), 4.0: torch.ones(9)}
     choice = TemperatureScores.of(scores, "made rows", 0.0)
-    assert (choice.temperature, choice.next_temperatures()) == (0.25, ())
+    assert (choice.temperature, choice.next_values()) == (0.25, ())
 
 
 def test_a_choice_says_in_one_line_what_how_sure_and_at_what_cost() -> None:
@@ -253,7 +253,7 @@ def partly() -> Any:
 @pytest.mark.parametrize(
     ("model", "settings", "why"),
     [
-        (classifier, {"batch_size": 10}, "minibatches have no folds"),
+        (classifier, {"batch_size": 10}, "the noise of minibatches heats them"),
         (partly, {}, "only a part of it is Bayesian"),
         (lambda: classifier(hidden=4000), {}, "too large"),
     ],
@@ -277,8 +277,9 @@ def test_a_network_of_which_a_part_is_bayesian_is_judged_on_validation_rows() ->
     assert chosen(*rows(40), model=partly(), validation=rows(50, seed=1)).nll
 
 
-def test_minibatches_are_judged_on_validation_rows() -> None:
-    assert chosen(*rows(40), batch_size=20, validation=rows(50, seed=1)).nll
+def test_minibatches_are_not_judged_by_walks_without_friction() -> None:
+    with pytest.warns(UserWarning, match="the noise of minibatches heats them"):
+        assert not chosen(*rows(40), batch_size=20, validation=rows(50, seed=1)).nll
 
 
 def test_a_run_chooses_again_on_other_data() -> None:

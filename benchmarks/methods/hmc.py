@@ -19,7 +19,7 @@ from torch import Tensor
 from .. import reference
 from ..differentiable import differentiable
 from ..task import Task
-from .method import Method, Predictor
+from .method import FromDraws, Method, Predictor
 
 PATH = math.pi / 2  # in the prior's deviations
 NUM_CHAINS = 8
@@ -80,7 +80,7 @@ def chains(task: Task, num_chains: int, num_warmup: int, num_draws: int) -> Tens
 def predictor(task: Task, draws: Tensor) -> Predictor:
     """What points (S, D) predict."""
     weights = task.potential(1).unflatten(draws)
-    return lambda x: task.prediction(task.outputs(weights, x))
+    return FromDraws(lambda x: task.prediction(task.outputs(weights, x)), weights)
 
 
 def fit(task: Task) -> Predictor:

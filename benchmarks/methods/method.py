@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pyro_metricbnn.predictions.prediction import Prediction
@@ -23,6 +24,22 @@ NUM_DRAWS = 200  # of a posterior that is cheap to draw from
 
 Predictor = Callable[[Tensor], Prediction]
 Fit = Callable[..., Predictor]
+
+
+@dataclass(frozen=True)
+class FromDraws:
+    """A predictor that says which weights it predicts from: (S, ...) by name."""
+
+    predict: Predictor
+    draws: Mapping[str, Tensor]
+
+    def __call__(self, x: Tensor) -> Prediction:
+        return self.predict(x)
+
+    @property
+    def mean_square(self) -> float:
+        """Of the weights, over draws and coordinates: 1 where they are as the N(0, 1) prior's."""
+        return float(torch.cat([value.flatten(1) for value in self.draws.values()], dim=1).square().mean())
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Detection:
     auroc: float  # how often an outside input scores above an inside one; ties count half
     aupr: float  # average precision; the part of outside inputs is what a useless score has
     fpr_95: float  # the part of inside inputs that is taken for outside where 95 % of the outside ones are found
-    thresholds: Tensor = field(repr=False)  # (K,), all scores from the highest down: those as high are positive
+    thresholds: Tensor = field(repr=False)  # (K,), all scores from the highest down: as high is positive
     false_positives: Tensor = field(repr=False)  # (K,), the part of the inside inputs at each threshold
     true_positives: Tensor = field(repr=False)  # (K,), of the outside inputs
     precision: Tensor = field(repr=False)  # (K,), of what is positive the part that is outside
@@ -51,7 +51,7 @@ class Detection:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Selective:
-    """What it gains to answer only where the score is low; among equal scores the order is a random one's mean."""
+    """The risk of answering only where the score is low, by how much is answered; ties count as their mean."""
 
     coverage: Tensor  # (n,), 1/n to 1: the part of the inputs that is answered
     risk: Tensor  # (n,), the mean loss on these
@@ -116,7 +116,8 @@ def detection(inside: Tensor | Prediction, outside: Tensor | Prediction, *, scor
 def selective(prediction: Prediction, y: Tensor, *, score: Score | None = None) -> Selective:
     """Risk against coverage where the inputs that a prediction is least sure of are left out first.
 
-    The risk is the part of wrong labels for classes, the mean squared error for numbers; `risk_coverage` takes others.
+    The risk of classes is the part of wrong labels, that of numbers the mean squared error. `risk_coverage` takes
+    any other.
 
     Args:
         prediction: What `predict` gave at some inputs.

@@ -14,13 +14,15 @@ from ..latent.latent_map import LatentMap
 from ..model.network import BayesianNetwork
 from ..search.map_search import said_of_modes
 from ..walk.trajectories import Trajectories, walk_of
-from .mixing import MAX_COORDINATE_R_HAT, MIN_DRAWS, r_hat, some_rows
+from .mixing import MAX_COORDINATE_R_HAT, MIN_DRAWS, r_hat, some_rows, virial
 
 MAX_TREND, MAX_T = 0.5, 3.5  # spreads that the energy may change in half a walk, and deviations of that change
 MIN_PARTICLES = 5  # for a deviation of it
 MAX_BEND = 0.1  # the paper's objective bends by .17, and its draws are off the fiber
 MAX_RECONSTRUCTION = 0.5
 MIN_PATH = 0.5  # of what was planned
+MIN_VIRIAL, MOST_ERRORS = 0.7, 2.0  # 1 for samples; so many standard errors above what was seen count as well
+MAX_HEAT = 0.2  # that a kinetic temperature may be off by: so much is a tenth of a posterior's deviations
 MORE_EFFORT = "MetricBNN(model, effort=4)"
 WEIGHTS_MAY_DIFFER = (
     "Weights of a network can differ where functions agree: look at function_mixing, and if that is high too, take "
@@ -36,11 +38,13 @@ class Arrival:
     energy_trend: float  # what the mean energy rises by over the second half of the walk, in units of its spread there
     is_drifting: bool  # whether that is more than chance and more than half a spread
     path_walked: float  # the part of the planned path
+    virial: float = math.nan  # how far points are apart for where gradients hold them: 1 for samples of the posterior
+    is_narrow: bool = False  # whether that is less than MIN_VIRIAL by more than chance
 
     @property
     def arrived(self) -> bool:
-        """As far as energies and path can tell."""
-        return not self.is_drifting and not self.path_walked < MIN_PATH
+        """As far as energies, path and gradients can tell."""
+        return not self.is_drifting and not self.is_narrow and not self.path_walked < MIN_PATH
 
     def __str__(self) -> str:
         if self.path_walked < MIN_PATH:
@@ -54,6 +58,11 @@ class Arrival:
                 f"the walk has not arrived: its mean energy still {'rose' if self.energy_trend > 0 else 'fell'} by "
                 f"{abs(self.energy_trend):.1f} of its spread over the second half. Walk for longer: {MORE_EFFORT}."
             )
+        if self.is_narrow:
+            return (
+                f"the walk has not arrived: its points are {self.virial:.0%} as far apart as gradients there would let "
+                f"posterior samples be (their virial, {self.virial:.2f} instead of 1). Walk for longer: {MORE_EFFORT}."
+            )
         if math.isnan(self.energy_trend):
             return "whether the walk arrived cannot be told from so few particles or points."
         change = f"over its second half the mean energy changed by {self.energy_trend:+.1f} of its spread"
@@ -61,14 +70,17 @@ class Arrival:
 
 
 def arrival(walk: Trajectories) -> Arrival:
-    """Of a walk, from its energies and its path alone."""
+    """Of a walk, from its energies, its path and a few gradients."""
     energies = walk.energies[walk.is_good.all(-1).to(walk.energies.device), 1:].double()  # (N, T)
-    trend, deviations = _trend(energies[:, energies.shape[1] // 2 :])
+    trend, deviations = _trend(energies[:, energies.shape[1] // 2 :], walk.in_batches)
     planned = walk.spacing * (walk.num_steps - 1)  # between the first point and the last
+    ratio, error = virial(walk)
     return Arrival(
         energy_trend=trend,
         is_drifting=abs(trend) > MAX_TREND and abs(deviations) > MAX_T,
         path_walked=float(walk.paths[-1] - walk.paths[0]) / planned if planned else 1.0,
+        virial=ratio,
+        is_narrow=ratio + MOST_ERRORS * error < MIN_VIRIAL,
     )
 
 
@@ -87,12 +99,15 @@ class Health:
     energy_error: float  # median of what the integrator gets wrong in a step, or refinement does not take back
     drift_survived: float  # the mean part of the drift that is left of a step
     path_walked: float  # the part of the planned path: less than 1 where the energy is too sharp for so few steps
+    virial: float  # 1 for samples of the posterior, less where points are nearer to each other; NaN where not known
+    is_narrow: bool  # whether that is more than chance
     frozen: tuple[int, ...]  # particles that came to an energy that is not finite
     bend: float  # how far the latent walks are from their chords, in chords; NaN without a latent map
     reconstruction: float  # how far the decoded points are from the recorded ones, in units of their spread
     r_hat: float  # the worst of the coordinates, of 200 at most; NaN for a run of a network, which has functions
     r_hat_site: str  # the site that has it
     is_network: bool  # whether the sites are weights
+    heat: tuple[tuple[str, float, float], ...] = ()  # of Langevin, by site: kinetic temperature, the batches' part
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -105,6 +120,13 @@ class Health:
             )
         if not self.arrived:
             said.append(str(self.arrival))
+        if off := [one for one in self.heat if not abs(one[1] - 1) <= MAX_HEAT]:
+            site, temperature, of_batches = max(off, key=lambda one: abs(one[1] - 1))
+            said.append(
+                f"the kinetic temperature of site {site!r} is {temperature:.2f} and not 1, {of_batches:.2f} of it by "
+                "the noise of the batches: the posterior comes out too wide there. Take larger batches, or "
+                f"{MORE_EFFORT}."
+            )
         if self.r_hat > MAX_COORDINATE_R_HAT:
             advice = WEIGHTS_MAY_DIFFER if self.is_network else f"Take more effort: {MORE_EFFORT}."
             where = f"R-hat of site {self.r_hat_site!r} is {self.r_hat:.2f}"
@@ -123,13 +145,13 @@ class Health:
 
     @property
     def arrived(self) -> bool:
-        """Whether the walk came to where posterior samples live, as far as its energies and its path can tell."""
+        """Whether the walk came to where posterior samples live, as far as energies, path and gradients tell."""
         return self.arrival.arrived
 
     @property
     def arrival(self) -> "Arrival":
         """The same in words."""
-        return Arrival(self.energy_trend, self.is_drifting, self.path_walked)
+        return Arrival(self.energy_trend, self.is_drifting, self.path_walked, self.virial, self.is_narrow)
 
     def __str__(self) -> str:
         start, middle, end = self.energies
@@ -140,6 +162,10 @@ class Health:
             f"energy error: {self.energy_error:.2g}; drift survived: {self.drift_survived:.2f}; "
             f"path walked: {self.path_walked:.0%}; frozen: {len(self.frozen) or 'none'}",
         ]
+        if self.heat:
+            low, high = (pick(one[1] for one in self.heat) for pick in (min, max))
+            most = max(one[2] for one in self.heat)
+            lines.append(f"kinetic temperature: {low:.2f} to {high:.2f} by site, up to {most:.2f} of it by the batches")
         if not math.isnan(self.bend):
             lines.append(f"latent map: bend {self.bend:.3f}, reconstruction error {self.reconstruction:.3f} spreads")
         if not math.isnan(self.r_hat):
@@ -188,6 +214,7 @@ def health(run: Run | Trajectories) -> Health:
         r_hat=worst,
         r_hat_site=site,
         is_network=is_network,
+        heat=walk.heat,
     )
 
 
@@ -199,9 +226,10 @@ def _along(energies: Tensor) -> tuple[float, float, float]:
     return start, middle, end
 
 
-def _trend(energies: Tensor) -> tuple[float, float]:
+def _trend(energies: Tensor, in_batches: bool) -> tuple[float, float]:
     """The rise of straight lines through the energies (N, T) of each particle, in units of the energies' deviation
     around those lines; and the mean rise in its own deviations: particles are independent, points of one are not.
+    In batches points are, and particles are not: they all see the same batch.
     """
     num_particles, num_steps = energies.shape
     if num_particles < MIN_PARTICLES or num_steps < MIN_DRAWS:
@@ -209,6 +237,9 @@ def _trend(energies: Tensor) -> tuple[float, float]:
     time = torch.linspace(-0.5, 0.5, num_steps, device=energies.device, dtype=energies.dtype)
     rises = (energies * time).sum(-1) / time.pow(2).sum()  # (N,)
     rise, error = float(rises.mean()), float(rises.std()) / math.sqrt(num_particles)
+    if in_batches:
+        around = (energies - rises[:, None] * time).mean(0).std()
+        error = math.hypot(error, float(around / time.norm()))
     spread = float((energies - rises.mean() * time).std())
     return rise / max(spread, 1e-30), rise / max(error, 1e-30)
 

@@ -1,11 +1,11 @@
 """How well chains mix, by the functions they give: chains that agree on every function can disagree on every weight.
 
 In: a network's samples grouped by chain, and inputs.  Out: `FunctionMixing`, the rank-normalised figures of Vehtari et
-al. (2021) of each function value.
+al. (2021) of each function value. Of a walk: the virial, whether its points are as far apart as samples are.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,13 @@ from ..model.network import BayesianNetwork
 from ..predictions.prediction import check_network, predict
 from ..runtime.arguments import check_mapping, check_tensor
 from ..runtime.each_draw import for_each
+from ..walk.trajectories import Trajectories
 
 MIN_DRAWS = 4  # a chain, for two halves with a variance each
 MAX_FUNCTION_R_HAT = 1.05  # above it chains do not agree on function values
 MAX_COORDINATE_R_HAT = 1.2  # above it a walk's particles do not agree on a single coordinate: many have chance's worst
 MAX_ROWS = 200  # inputs or coordinates that are asked whether chains agree on them
+NUM_POINTS, MIN_PARTICLES = 10, 5  # of each particle, whose gradients the virial takes; for a deviation of it
 NUM_COLUMNS = 32  # function values at once: Pyro's effective sample size takes memory quadratic in the draws
 
 
@@ -144,3 +146,35 @@ def some_rows(x: Any) -> Any:
     if not torch.is_tensor(x) or not x.dim() or len(x) <= MAX_ROWS:
         return x
     return x[torch.linspace(0, len(x) - 1, MAX_ROWS, device=x.device, dtype=torch.float64).round().long()]
+
+
+def virial(walk: Trajectories) -> tuple[float, float]:
+    """The mean of (theta - c) . grad U(theta) / D over points of the walk, and its standard error by particles.
+
+    By parts it is 1 for samples of exp(-U), whatever c is; here c is the mean of the points. Near a minimum gradients
+    are small, and between places that the walk has not left yet points are near each other: it is less there, whether
+    the energy still changes or not. It says nothing (NaN) of a record that the way from the MAP is a part of, on
+    purpose, of minibatches, of a file, of one rank of several, or of models that are no network.
+    """
+    ground = walk.ground
+    known = ground is not None and not walk.in_batches and not walk.share.is_several
+    if ground is None or not known or not isinstance(ground.potential.model, BayesianNetwork):
+        return math.nan, math.nan
+    has_approach = float(walk.positions[1]) > 1.5 / walk.num_steps
+    whole = walk.is_good.all(-1).to(ground.theta_star.device)
+    if not has_approach or int(whole.sum()) < MIN_PARTICLES:
+        return math.nan, math.nan
+    mode = ground.potential.execution.mode
+    potential = ground.potential.using(mode="trace" if mode in ("auto", "compile") else mode)  # too few to compile for
+
+    def points() -> Iterator[Tensor]:
+        """One after another (N, D): a copy of all may not fit."""
+        for i in (
+            torch.linspace(1, walk.num_steps, min(NUM_POINTS, walk.num_steps), device="cpu").round().long().tolist()
+        ):
+            yield walk.thetas[:, i].to(potential.sites.device, potential.sites.dtype)
+
+    center = torch.stack([theta[whole].mean(0) for theta in points()]).mean(0)
+    each = torch.stack([((theta - center) * potential.grad(theta)).sum(-1) for theta in points()])
+    means = each.mean(0)[whole].double() / len(center)  # (N,)
+    return float(means.mean()), float(means.std()) / math.sqrt(len(means))

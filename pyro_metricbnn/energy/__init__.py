@@ -4,14 +4,12 @@ In: a model and its data.  Out: U (N,) and grad U (N, D) at theta (N, D); curvat
 To add here: a gradient estimator, or a way to run the energy; nothing above knows how a gradient is computed.
 """
 
-from .execution import Execution
 from .minibatches import Minibatches, MinibatchPotential
 from .potential import BatchedPotential, GradientEstimator
 from .prior_units import PriorUnits, prior_units
 
 __all__ = [
     "BatchedPotential",
-    "Execution",
     "GradientEstimator",
     "MinibatchPotential",
     "Minibatches",

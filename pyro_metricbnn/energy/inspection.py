@@ -4,7 +4,7 @@ In: a model and its arguments, or an error.  Out: the model's sites; or a ValueE
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -12,10 +12,11 @@ from pyro import poutine
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
+from ..graphs.execution import BRANCHES
 from ..model.network import BayesianNetwork
 from ..model.sites import Sites, find_sites
 from ..model.structure import Model, changing, has_density
-from ..runtime.arguments import check_model, check_tensor, does_not_run, first_line
+from ..runtime.arguments import WrongTypeError, check_device, check_model, check_tensor, does_not_run, first_line
 from ..runtime.out_of_memory import is_out_of_memory
 from .handlers import LastSite
 
@@ -23,7 +24,7 @@ NOT_DEFINITE = (
     "A matrix of the model cannot be decomposed in this precision: add more to its diagonal, as kernel + 1e-4 * "
     "torch.eye(n), or work in float64 (data.double(), and torch.set_default_dtype(torch.float64) in the model)."
 )
-BRANCHES = ("data-dependent control flow", "tracing tensor", ".item()", "dynamic shape")  # torch's words for one
+MANY_NUMBERS = 100_000  # of the data of a model that is no network
 
 
 def taken_by(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -104,6 +105,18 @@ def _not_finite(given: Mapping[str, Tensor]) -> str:
     return ""
 
 
+def explained(function: Callable[..., tuple[Tensor, ...]], watch: LastSite) -> Callable[..., tuple[Tensor, ...]]:
+    """The function with torch's errors in the words of the model."""
+
+    def run(*inputs: Any) -> tuple[Tensor, ...]:
+        try:
+            return function(*inputs)
+        except RuntimeError as error:
+            explain(error, watch)
+
+    return run
+
+
 def explain(error: RuntimeError, watch: LastSite) -> NoReturn:
     """Turn torch's word for what vmap cannot do into what the model's author can do."""
     place = f"at or after site {watch.name!r}"
@@ -123,3 +136,25 @@ def explain(error: RuntimeError, watch: LastSite) -> NoReturn:
     else:
         raise error
     raise ValueError(said) from error
+
+
+def check_theta(theta: Tensor, sites: Sites) -> None:
+    """Refuse what is no theta (N, D) of the model."""
+    check_device("theta", theta, sites.device, "the model is")
+    if torch._C._functorch.is_functorch_wrapped_tensor(theta):
+        raise ValueError(
+            "theta is inside a transform of torch.func (vmap, grad, ...), where the energy would take it for a "
+            "constant. Call value_and_grad(theta), theta (N, D), outside of it, or in a torch.autograd.Function."
+        )
+    if not theta.is_floating_point():
+        raise WrongTypeError(f"theta is {theta.dtype}: an energy has a gradient only in real numbers. Pass floats.")
+    if theta.dim() != 2 or theta.shape[-1] != sites.dim or not len(theta):
+        said = "one row a particle, one column an unconstrained coordinate."
+        raise ValueError(f"theta has shape {tuple(theta.shape)}, but must be (N, {sites.dim}): {said}")
+
+
+def has_frozen_part(model: Model, data: tuple[Tensor, ...]) -> bool:
+    """Whether something may be computed of the data alone: tracing, which would tell, takes its time."""
+    if isinstance(model, BayesianNetwork):
+        return len(model.names) < len(list(model.net.parameters()))
+    return sum(leaf.numel() for leaf in data) >= MANY_NUMBERS

@@ -1,6 +1,7 @@
 """In: a model and a DataLoader, or tensors and a batch size.  Out: a BatchedPotential of the next batch."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -9,16 +10,15 @@ from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.data import DataLoader
 
 from ..files.storage import Content
+from ..graphs.execution import BatchedFunction, Execution
 from ..model.sites import find_sites
 from ..model.structure import Model
-from ..runtime.arguments import check_count, check_type, check_whole
-from ..runtime.randomness import random_state, set_random_state
-from .execution import BatchedFunction
+from ..runtime.arguments import check_count
+from .batches import Batch, Minibatches, Stream, all_rows, check_lasting
+from .frozen_part import Rows
 from .handlers import ScaleObservations
 from .inspection import taken_by
 from .potential import BatchedPotential
-
-Batch = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class MinibatchPotential(BatchedPotential):
@@ -36,6 +36,7 @@ class MinibatchPotential(BatchedPotential):
 
     def __init__(self, model: Model, batches: Any, num_data: int | None = None, *, keeps_place: bool = False) -> None:
         self.batches, self.is_noisy = batches, True
+        self._numbers: Tensor | None = None  # of the rows of the present batch, where they are known
         self.num_data = num_data if num_data is not None else _num_rows(batches)
         check_count("num_data", self.num_data, "it is how many rows the full data have.")
         self._stream = Stream(batches, keeps_place)
@@ -110,6 +111,16 @@ class MinibatchPotential(BatchedPotential):
             raise ValueError(f"the loader gave a batch of {spec} where the first was of {self._spec}: {need}")
         self.args, self.kwargs = batch
         self._data = tuple(leaf for leaf in leaves if torch.is_tensor(leaf))
+        self._numbers = getattr(self.batches, "rows", None)
+
+    def _cut(self, execution: Execution, rows: Callable[[], Rows | None] | None = None) -> None:
+        """What does not depend on theta is kept for each row, where batches to come have more rows than there are."""
+        if (execution.expected_calls or 0) * len(self._data[0]) >= self.num_data:
+            super()._cut(execution, partial(all_rows, self.batches, len(self._data[0])))
+
+    @property
+    def _inputs(self) -> tuple[Tensor, ...]:
+        return self._data if self._frozen is None else self._frozen.kept(self._data, self._numbers)
 
     def _scaled(self, model: Model) -> Model:
         size = len(self._data[0])
@@ -138,101 +149,6 @@ def _rows_that_are_not_finite(tensors: tuple[Any, ...], size: int) -> tuple[Any,
         return ()
     rows = wrong.to(torch.uint8).argsort(descending=True, stable=True)[:size]
     return tuple(leaf[rows.to(leaf.device)] if torch.is_tensor(leaf) else leaf for leaf in tensors)
-
-
-def check_lasting(data: Any) -> None:
-    """Refuse a generator."""
-    if isinstance(data, Iterator):
-        once = f"a {type(data).__name__}, which can be gone through only once"
-        raise ValueError(f"the data are {once}, and a walk needs many passes: pass tensors, or a DataLoader.")
-
-
-class Stream:
-    """Batches without end, pass after pass, and the place in them.
-
-    A loader cannot say where it is. So the place is the state of the generators at the start of the pass and the
-    number of batches since, which are skipped. Persistent workers that draw numbers by themselves are not so exact.
-    """
-
-    def __init__(self, batches: Any, keeps_place: bool = False) -> None:
-        check_type("batches", batches, Iterable, "a DataLoader, or a list of batches")
-        check_lasting(batches)
-        self.batches, self.keeps_place = batches, keeps_place
-        self.taken = 0  # of the present pass
-        self._at_start: dict[str, Any] = {}
-        self._iterator = self._endless()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Stream, (self.batches, self.keeps_place)  # another process begins a pass of its own
-
-    def __next__(self) -> Batch:
-        try:
-            return next(self._iterator)
-        except BaseException as error:  # of the loader, or an interruption; the next call starts a new pass
-            self._iterator = self._endless()
-            if isinstance(error, Exception):
-                error.add_note(f"This came from the {type(self.batches).__name__}, making batch {self.taken + 1}.")
-            raise
-
-    def _endless(self) -> Iterator[Batch]:
-        while True:
-            self._at_start, self.taken = random_state(self._own) if self.keeps_place else {}, 0
-            for batch in self.batches:
-                self.taken += 1
-                if isinstance(batch, Mapping):
-                    yield (), dict(batch)
-                else:
-                    yield (tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)), {}
-            if not self.taken:
-                raise ValueError("the loader gave no batch: there is no data to walk on.")
-
-    @property
-    def _own(self) -> list[torch.Generator]:
-        """The loader's own generators, each once."""
-        sampler, batch_sampler = (getattr(self.batches, name, None) for name in ("sampler", "batch_sampler"))
-        holders = (self.batches, sampler, batch_sampler, getattr(batch_sampler, "sampler", None))
-        generators = [getattr(holder, "generator", None) for holder in holders]
-        return list({id(found): found for found in generators if isinstance(found, torch.Generator)}.values())
-
-    def state(self) -> dict[str, Any]:
-        return {"at_start": self._at_start, "taken": self.taken}
-
-    def restore(self, state: Content) -> Batch:
-        """Go to that place; gives the last batch before it. The global generators stay where that took them."""
-        wanted = state.value("taken", int)
-        set_random_state(state.value("at_start", dict), self._own)
-        self._iterator = self._endless()
-        batch = next(self._iterator)
-        while self.taken < wanted:
-            before, batch = self.taken, next(self._iterator)
-            if self.taken <= before:
-                said = f"{before} batches a pass, but {wanted} or more when the walk was saved"
-                raise ValueError(f"the loader gave {said}: go on with the loader that it began with.")
-        return batch
-
-
-class Minibatches:
-    """Random minibatches of one size of tensors with the same number of rows, from the global generator.
-
-    Each pass takes a new permutation and leaves out the rows that do not fill a batch.
-    """
-
-    def __init__(self, args: tuple[Any, ...], batch_size: int) -> None:
-        check_whole("batch_size", batch_size, "it counts the rows of a batch.")
-        rows = {len(arg) if arg.dim() else 0 for arg in args if torch.is_tensor(arg)}
-        if len(rows) != 1:
-            advice = "pass x and y of equal length, or a DataLoader."
-            raise ValueError(f"batch_size needs data with the same number of rows, got {sorted(rows)}: {advice}")
-        self.num_data = rows.pop()
-        if not 1 <= batch_size <= self.num_data:
-            raise ValueError(f"batch_size must be from 1 to the number of rows, {self.num_data}, got {batch_size}.")
-        self.args, self.batch_size = args, batch_size
-
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        order = torch.randperm(self.num_data, device="cpu")
-        for start in range(0, self.num_data - self.batch_size + 1, self.batch_size):
-            rows = order[start : start + self.batch_size]
-            yield tuple(arg[rows.to(arg.device)] if torch.is_tensor(arg) else arg for arg in self.args)
 
 
 def potential_of(

@@ -18,14 +18,15 @@ from torch.func import grad_and_value
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..files.storage import Content
+from ..graphs.execution import BatchedFunction, Execution, Mode
 from ..model.normal_part import NormalPart
 from ..model.structure import Model, has_density, kind_of
-from ..runtime.arguments import WrongTypeError, check_device, check_number
+from ..runtime.arguments import check_number
 from ..runtime.threads import in_turn
 from ..runtime.written_out import written_out
-from .execution import BatchedFunction, Execution, Mode
+from .frozen_part import FrozenPart, Rows, frozen_part
 from .handlers import LastSite, Unvalidated
-from .inspection import explain, inspect_model, taken_by
+from .inspection import check_theta, explained, has_frozen_part, inspect_model, taken_by
 
 GradientEstimator = Callable[["BatchedPotential", Tensor], tuple[Tensor, Tensor]]
 """A function of the energy of one batch, which stays, and theta (N, D): its estimates of U (N,) and grad U (N, D)."""
@@ -51,6 +52,8 @@ class BatchedPotential:
     is_noisy = False  # whether two calls at one theta differ, because each sees another batch
     temperature = 1.0
     _estimator: GradientEstimator | None = None
+    _frozen: FrozenPart | None = None
+    _is_cut = False  # whether a frozen part was looked for
 
     def __init__(self, model: Model, *args: Any, **kwargs: Any) -> None:
         self.model, (self.args, self.kwargs) = model, taken_by(model, args, kwargs)
@@ -79,7 +82,7 @@ class BatchedPotential:
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process: without the functions that it makes again."""
-        made = ("_value_and_grad", "_parts", "_graphs")
+        made = ("_value_and_grad", "_parts", "_graphs", "_frozen", "_is_cut")
         return {**{name: value for name, value in vars(self).items() if name not in made}, "how": self.execution}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -93,9 +96,24 @@ class BatchedPotential:
         Example:
             >>> potential = BatchedPotential(model, x, y).using(mode="compile", chunk_size=10)
         """
-        other = copy.copy(self)
-        other._bind(Execution(**{**vars(self.execution), **settings}))
+        other, execution = copy.copy(self), Execution(**{**vars(self.execution), **settings})
+        other._cut(execution)
+        other._bind(execution)
         return other
+
+    def _cut(self, execution: Execution, rows: Callable[[], Rows | None] | None = None) -> None:
+        """Compute what does not depend on theta now, where the calls to come are worth it."""
+        if self._is_cut or not execution.is_worth_a_trace or not has_frozen_part(self.model, self._data):
+            return
+        values = {name: self.prototype.nodes[name]["value"] for name in self.sites.names}
+        theta = self.flatten({**values, **getattr(self.model, "trained_params", {})}).detach()
+        self._is_cut, self._frozen = True, frozen_part(self._energy_parts, theta, self._data, rows)
+        self._graphs = self._graphs if self._frozen is None else {}
+
+    @property
+    def _inputs(self) -> tuple[Tensor, ...]:
+        """What the energy of one particle takes beside theta: the data, or what is left to do of them."""
+        return self._data if self._frozen is None else self._frozen.kept(self._data)
 
     def at(self, temperature: float) -> Self:
         """The energy of the tempered posterior: all log densities divided by `temperature`, 1 for the model's own.
@@ -105,7 +123,7 @@ class BatchedPotential:
         """
         check_number("temperature", temperature, "1 is the model's own.")
         other = copy.copy(self)
-        other.temperature, other._graphs = temperature, {}
+        other.temperature, other._graphs, other._frozen, other._is_cut = temperature, {}, None, False
         other._bind(self.execution)
         return other
 
@@ -218,7 +236,7 @@ class BatchedPotential:
         return value, grad
 
     def inside(self, step: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
-        """step(value_and_grad, theta, *inputs) with the first argument filled in; compiled where the energy is."""
+        """`step(value_and_grad, theta, *inputs)` with the first argument filled in; compiled where the energy is."""
         if self.is_noisy or self._estimator is not None:  # each call is on the next batch
             return partial(step, self.value_and_grad)
 
@@ -229,7 +247,7 @@ class BatchedPotential:
 
             return step(value_and_grad, *inputs)
 
-        whole = self._explained(self._value_and_grad.inside(with_energy, self._data))
+        whole = explained(self._value_and_grad.inside(with_energy, self._inputs), self._watch)
 
         def run(*inputs: Any) -> tuple[Tensor, ...]:
             try:
@@ -245,29 +263,8 @@ class BatchedPotential:
         return prior, likelihood
 
     def _call(self, function: BatchedFunction, theta: Tensor) -> tuple[Tensor, ...]:
-        check_device("theta", theta, self.sites.device, "the model is")
-        if torch._C._functorch.is_functorch_wrapped_tensor(theta):
-            raise ValueError(
-                "theta is inside a transform of torch.func (vmap, grad, ...), where the energy would take it for a "
-                "constant. Call value_and_grad(theta), theta (N, D), outside of it, or in a torch.autograd.Function."
-            )
-        if not theta.is_floating_point():
-            raise WrongTypeError(f"theta is {theta.dtype}: an energy has a gradient only in real numbers. Pass floats.")
-        if theta.dim() != 2 or theta.shape[-1] != self.dim or not len(theta):
-            said = "one row a particle, one column an unconstrained coordinate."
-            raise ValueError(f"theta has shape {tuple(theta.shape)}, but must be (N, {self.dim}): {said}")
-        return self._explained(function)(theta.detach(), *self._data)
-
-    def _explained(self, function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
-        """The function with torch's errors in the words of the model."""
-
-        def run(*inputs: Any) -> tuple[Tensor, ...]:
-            try:
-                return function(*inputs)
-            except RuntimeError as error:
-                explain(error, self._watch)
-
-        return run
+        check_theta(theta, self.sites)
+        return explained(function, self._watch)(theta.detach(), *self._inputs)
 
     def _energy(self, theta: Tensor, *data: Tensor) -> Tensor:
         prior, likelihood = self._energy_parts(theta, *data)
@@ -275,6 +272,8 @@ class BatchedPotential:
 
     def _energy_parts(self, theta: Tensor, *data: Tensor) -> tuple[Tensor, Tensor]:
         """One theta (D,) -> the two parts of U. All that runs Pyro is in here: its traced graph runs without."""
+        if self._frozen is not None and self._frozen.takes(data):
+            return self._frozen.after(theta, *data)
         values, jacobian = self.sites.constrain(theta)
         remaining = iter(data)
         leaves = [next(remaining) if is_data else c for is_data, c in zip(self._is_data, self._constants, strict=True)]

@@ -103,10 +103,9 @@ class Gaussian(Likelihood):
     """Real observations around the output, with one noise scale, which the data say unless you do.
 
     Args:
-        scale: The standard deviation of the noise. None infers it: a latent site `scale` with the prior LogNormal(-1,
-            1.5), 95 % of it between .02 and 7, for targets of about 1; it is wide, so that some tens of rows outweigh
-            it. A positive number, or a tensor that broadcasts against the output, says it; another distribution is
-            another prior.
+        scale: The standard deviation of the noise. None infers it: a latent site `scale` with a wide prior,
+            LogNormal(-1, 1.5), for targets of about 1. Some tens of rows outweigh it. A positive number, or a tensor
+            that broadcasts against the output, says the noise. A distribution is another prior.
 
     Example:
         >>> Gaussian(0.3).distribution(torch.zeros(5, 1)).batch_shape

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from ..runtime.arguments import WrongTypeError, check_type
 from .likelihoods import Likelihood
 from .numbers import as_tensors
-from .priors import NormalPrior, PriorScale, below, priors_of
+from .priors import NormalPrior, PriorScale, below, is_auto, priors_of
 
 Where = str | Sequence[str] | None
 RESERVED = ("obs", "f", "scale", "label_noise", "data")  # names of the sites and the plate that are not weights
@@ -33,6 +33,7 @@ class BayesianNetwork(nn.Module):
         _check_values(net, self.names)
         self.net = copy.deepcopy(net).eval().requires_grad_(False)
         self.likelihood = likelihood
+        self.prior_is_auto = is_auto(prior_scale)  # then runs of MetricBNN choose its scale
         self._priors = priors_of(prior_scale, self.trained_params)
 
     @property
@@ -52,6 +53,10 @@ class BayesianNetwork(nn.Module):
     def normal_scales(self) -> dict[str, float]:
         """The deviations of the sites whose prior is normal around zero."""
         return {name: prior.scale for name, prior in self._priors.items() if isinstance(prior, NormalPrior)}
+
+    def take_prior_scale(self, scale: float) -> None:
+        """Have N(0, scale^2) priors from now on: what a run has chosen for a model with prior_scale="auto"."""
+        self._priors = priors_of(scale, self.trained_params)
 
     def taken(self, x: Any, y: Any = None) -> tuple[Any, Any]:
         """Inputs and observations as tensors: arrays, frames and series, too, can be passed wherever a tensor can."""
@@ -87,7 +92,8 @@ def bayesianize(
         prior_scale: The prior's standard deviation: a number, numbers by parameter prefix (`""` for the rest), a
             function from (name, shape) to a distribution, or a `Prior`, for some prefixes or for all. A network that
             was trained with a weight decay of w on the mean negative log-likelihood of n rows has the prior
-            (w * n) ** -0.5.
+            (w * n) ** -0.5. "auto" lets `MetricBNN.run` choose one number for all, on its validation rows, else by
+            cross-validation with small networks trained anew. Until then, and for other samplers, it is 1.
         where: Prefixes of the parameters to make Bayesian (`"fc"`, `["head", "norm"]`); the others
             stay as they are. None takes them all.
 

@@ -4,13 +4,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from ..runtime.arguments import check_number, check_type
+from ..runtime.arguments import WrongTypeError, check_number, check_type
 
 
 class Prior(ABC):
@@ -67,7 +67,7 @@ class GivenPrior(Prior):
         return self.given
 
 
-PriorScale = float | Prior | Mapping[str, float | Prior] | Callable[[str, torch.Size], Any]
+PriorScale = float | Prior | Mapping[str, float | Prior] | Callable[[str, torch.Size], Any] | Literal["auto"]
 
 
 def priors_of(prior_scale: PriorScale, parameters: Mapping[str, Tensor]) -> dict[str, Prior]:
@@ -75,7 +75,9 @@ def priors_of(prior_scale: PriorScale, parameters: Mapping[str, Tensor]) -> dict
     if isinstance(prior_scale, torch.distributions.Distribution):
         raise ValueError(f"prior_scale is a distribution: pass lambda name, shape: {prior_scale!r} to use it for all.")
     given: dict[str, Any]
-    if isinstance(prior_scale, Mapping):
+    if is_auto(prior_scale):
+        given = dict.fromkeys(parameters, 1.0)
+    elif isinstance(prior_scale, Mapping):
         given = _by_prefix(prior_scale, parameters)
     elif callable(prior_scale) and not isinstance(prior_scale, Prior):
         given = {name: GivenPrior(prior_scale(name, value.shape)) for name, value in parameters.items()}
@@ -87,6 +89,20 @@ def priors_of(prior_scale: PriorScale, parameters: Mapping[str, Tensor]) -> dict
             given[name] = NormalPrior(float(prior))
         given[name].of(name, parameters[name])
     return given
+
+
+def is_auto(prior_scale: PriorScale) -> bool:
+    """Whether a run is to choose the scale; refuses other words, and the word for a part of the parameters."""
+    if isinstance(prior_scale, Mapping) and any(isinstance(one, str) for one in prior_scale.values()):
+        raise WrongTypeError(
+            "prior_scale has a word for some prefixes, but one scale is chosen for all parameters: pass "
+            'prior_scale="auto", or numbers for the prefixes.'
+        )
+    if not isinstance(prior_scale, str):
+        return False
+    if prior_scale != "auto":
+        raise WrongTypeError(f"prior_scale must be a number, a prior, or 'auto', got {prior_scale!r}.")
+    return True
 
 
 def _by_prefix(prior_scale: Mapping[str, float | Prior], names: Iterable[str]) -> dict[str, Any]:

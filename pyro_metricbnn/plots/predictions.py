@@ -199,7 +199,7 @@ def plot_reliability(
     Bars on the points hold 90 % of what chance alone would do; the expected calibration error is in the legend.
 
     Args:
-        probs: Class probabilities (n, C), of which the likeliest class counts; or (n,) of a one.
+        probs: Class probabilities (n, C), of which the likeliest class counts; or (n,), the probability of a one.
         y: Class numbers (n,).
         num_bins: Bins of equal width.
 

@@ -79,7 +79,7 @@ class Prediction:
 
     @property
     def probs(self) -> Tensor:
-        """Mean class probabilities: (n, C), or (n, ...) of a one."""
+        """Mean class probabilities: (n, C); of a Bernoulli (n, ...), the probability of a one."""
         if self.likelihood.observes != "classes":
             raise ValueError(f"probs are for classes; this likelihood is {type(self.likelihood).__name__}.")
         return self.mean

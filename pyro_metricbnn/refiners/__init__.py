@@ -5,9 +5,10 @@ To add here: a refiner, one frozen class with `reach`, `num_gradients` and `adva
 """
 
 from .anneal import Anneal
+from .langevin import Langevin
 from .pull_back import Adam, Descent
 from .refiner import Refiner
 from .state import Ground, Particles
 from .steer import Steer
 
-__all__ = ["Adam", "Anneal", "Descent", "Ground", "Particles", "Refiner", "Steer"]
+__all__ = ["Adam", "Anneal", "Descent", "Ground", "Langevin", "Particles", "Refiner", "Steer"]

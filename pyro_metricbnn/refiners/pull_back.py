@@ -6,6 +6,7 @@ In: particles at one recorded point.  Out: the particles at the next, a drift an
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from .state import Ground, Particles
 class _PullBack(Refiner):
     """A fixed drift of length alpha, then refinements that pull the particle back to the fiber."""
 
+    draws_by_particle: ClassVar[bool] = True
     alpha: float | None = None
     num_refinements: int = 10  # M
 

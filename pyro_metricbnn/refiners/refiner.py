@@ -4,6 +4,7 @@ In: particles at one recorded point.  Out: the particles at the next, and the en
 """
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -19,6 +20,8 @@ class Refiner(ABC):
     """A frozen set of knobs that takes particles from one recorded point of the walk to the next."""
 
     has_step_size: ClassVar[bool] = False  # whether particles carry one
+    draws_by_particle: ClassVar[bool] = False  # whether all its random numbers come from `ground.share`; with several
+    # ranks those of torch's generator, which are others on each rank, change with their number
 
     def __str__(self) -> str:
         """In short: the knobs that are not at their defaults."""
@@ -40,6 +43,14 @@ class Refiner(ABC):
         It is frozen, saved and restored with its particle; names, shapes and types stay as they are here.
         """
         return {}
+
+    def own_on(self, ground: Ground, theta: Tensor) -> dict[str, Tensor]:
+        """`own`, for a refiner whose state depends on the model too, as a step for each site does."""
+        return self.own(theta)
+
+    def heat(self, ground: Ground, particles: Particles) -> tuple[tuple[str, float, float], ...]:
+        """Where a temperature is measured, by site: what it was, and the part of it that batches have made."""
+        return ()
 
     def units(self, ground: Ground) -> Tensor:
         """What a drift of length 1 means in each coordinate (D,)."""
@@ -65,8 +76,8 @@ class Refiner(ABC):
     def start(self, ground: Ground, theta: Tensor) -> Particles:
         """Particles at theta (N, D), each with a drift uniform on the sphere."""
         num_particles, dim = theta.shape
-        drift = torch.randn(num_particles, dim + self.padding(dim), device=theta.device, dtype=theta.dtype)
-        own = self.own(theta)
+        drift = ground.share.normal_like(theta.new_empty(num_particles, dim + self.padding(dim)))
+        own = ground.share.each(partial(self.own_on, ground), theta)
         energy, grad = ground.potential.value_and_grad(theta)
         alive = torch.ones_like(energy, dtype=torch.bool)
         drift = drift / drift.norm(dim=-1, keepdim=True)

@@ -11,8 +11,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ..energy.curvature import hessian, hessian_times, smallness
 from ..energy.potential import BatchedPotential
+from ..energy.prior_units import hessian, hessian_times, smallness
+from ..ranks.share import ALONE, Share
 
 NUM_POWER_ITERATIONS = 15
 Step = Callable[..., tuple[Tensor, ...]]
@@ -26,9 +27,10 @@ class Ground:
     theta_star: Tensor  # (D,)
     scale: Tensor  # (D,), the prior's deviation in each coordinate
     num_steps: int  # T
-    num_particles: int  # N
+    num_particles: int  # N, of all ranks
     measured: dict[str, Any] = field(default_factory=dict)  # curvature and posterior_scale, once they are known
     _insides: dict[Step, Step] = field(default_factory=dict)
+    share: Share = ALONE  # which of the particles are walked here, and how those of other ranks are heard of
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process: without the functions that it makes again."""
@@ -45,7 +47,9 @@ class Ground:
         one, and the effects that it multiplies then seem narrow. The way from one of the modes (n,) that particles left
         from to another is no deviation: in steps of that length they would change places.
         """
-        spread = torch.stack([points[modes == mode].std(0) for mode in modes.unique()]).nan_to_num().amin(0)
+        labels = self.share.all_labels(modes)
+        each = [self.share.deviation(points[modes == label]) for label in labels]
+        spread = torch.stack(each).nan_to_num().amin(0)
         wider = torch.maximum(self.posterior_scale, spread.minimum(self.scale))
         return replace(self, measured={**self.measured, "posterior_scale": wider})
 
@@ -82,14 +86,14 @@ class Ground:
 
     def _measure_curvature(self) -> float:
         """By power iteration, all particles at once, each from its own start."""
-        v = torch.randn(self.num_particles, len(self.scale), device=self.scale.device, dtype=self.scale.dtype)
+        v = self.share.normal_like(self.scale.new_empty(len(self.share.own(self.num_particles)), len(self.scale)))
         largest = v[:, 0]
         for _ in range(NUM_POWER_ITERATIONS):
             v = v / v.norm(dim=-1, keepdim=True)
             product = hessian_times(self._fixed_potential, self.theta_star, self.posterior_scale, v)
             largest = (product * v).sum(-1)
             v = product.nan_to_num() + 1e-12 * v
-        return float(largest.nan_to_num().abs().max())
+        return float(self.share.gathered(largest).nan_to_num().abs().max())
 
     @cached_property
     def _fixed_potential(self) -> BatchedPotential:
@@ -125,7 +129,9 @@ class Particles:
     @property
     def is_finite(self) -> Tensor:
         """Which particles (N,) can be kept."""
-        return self.energy.isfinite() & self.theta.isfinite().all(-1) & self.grad.isfinite().all(-1)
+        # One pass over (N, D), where isfinite().all() takes five.
+        ends = (end for of in (self.theta, self.grad) for end in of.aminmax(dim=-1))
+        return torch.stack([self.energy, *(end.to(self.energy.dtype) for end in ends)]).isfinite().all(0)
 
     @property
     def tensors(self) -> dict[str, Tensor]:

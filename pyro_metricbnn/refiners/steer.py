@@ -12,8 +12,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..energy.curvature import by_size, smallness
+from ..energy.prior_units import by_size, smallness
 from ..runtime.arguments import check_number
+from ..runtime.progress import warn
 from .dynamics import steered
 from .refiner import NUM_POINTS, Refiner
 from .state import Ground, Particles
@@ -22,7 +23,7 @@ from .step_size import MIN_DIM, StepSize, walked_dim
 SHORTEST_PATH = 304.0  # of models in posterior units: with a quarter of it 6 of 20 ordinary Pyro models were off
 CHEAP = 800  # gradients of a network's walk: they take about as long as the search for its MAP and tracing it,
 FEW_WEIGHTS = 5000  # if it has at most so many
-MOST_WORK, LEAST = 6.25e9, 1000  # gradients of a network's walk times its weights and rows; gradients of any
+MOST_WORK, LEAST = 8e9, 1000  # gradients of a network's walk times its weights and rows; gradients of any
 NO_END = 200_000  # gradients of a small model's walk: from the neck of a funnel its path would take millions
 FEW_ROWS = 125  # below, a gradient costs no less
 WARMUP = 0.2  # of a small model's path; a network's way from the MAP is part of the posterior, as in the paper
@@ -60,6 +61,7 @@ class Steer(Refiner):
     """
 
     has_step_size: ClassVar[bool] = True
+    draws_by_particle: ClassVar[bool] = True
     effort: float = 1.0
     path: float | None = None
     warmup: float | None = None
@@ -138,19 +140,24 @@ class Steer(Refiner):
 
     def approach(self, ground: Ground, particles: Particles) -> tuple[Ground, Particles]:
         """Leave the MAP for where posterior samples live, and find the step size and the units on the way."""
+        if ground.potential.is_noisy:
+            warn(
+                "Steer is not for minibatches: it has no friction to take the heat of their noise out, and the walk "
+                "leaves the posterior. Leave refiner out, or pass refiner=Langevin(), or all the data at once."
+            )
         particles = replace(particles, step_size=self.step_size or self.step.first(ground))
         length = self.approach_length(ground)
         if length == 0:
             return ground, particles
         num_blocks = max(1, math.ceil(length / self.reach(ground)))
         seen: list[Tensor] = []
-        modes = particles.theta.unique(dim=0, return_inverse=True)[1]  # that each particle leaves from
+        modes = ground.share.labels(particles.theta)  # that each particle leaves from
         for block in range(1, num_blocks + 1):
             affordable = max(1.0, self._most_gradients(ground) / num_blocks) * particles.step_size
             moved, _ = self.walk(ground, particles, min(length / num_blocks, affordable))
             particles = moved.where(moved.is_finite, particles)
             seen.append(particles.theta)
-            if block < num_blocks and len(seen) >= num_blocks / 6 and len(seen) * len(particles.theta) >= MIN_POINTS:
+            if block < num_blocks and len(seen) >= num_blocks / 6 and len(seen) * ground.num_particles >= MIN_POINTS:
                 ground, seen = ground.widened(torch.cat(seen), modes.repeat(len(seen))), []
         return ground, particles
 

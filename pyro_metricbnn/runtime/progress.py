@@ -1,8 +1,10 @@
-"""Progress bars that name what takes long between two steps.
+"""What a caller sees of work that goes on: progress bars that name what takes long, and warnings.
 
 In: a bar's settings, and blocks of code.  Out: "walk: compiling" on the bar while such a block lasts.
 """
 
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -42,3 +44,11 @@ def stage(name: str) -> Iterator[None]:
         yield
     finally:
         bar.set_description_str(before)
+
+
+def warn(text: str) -> None:
+    """Warn at the line of the caller's that led here, however deep in this library it is found."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == __name__.split(".")[0]:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)

@@ -1,7 +1,8 @@
 """Torch's fused operations written out in plain ones, which vmap runs for all particles at once.
 
 In: a block of code.  Out: the same values to rounding; recurrent layers step by step, attention as its formula.
-vmap has no rule for the fused ones: it runs them particle by particle, or fails ("aten::stack").
+vmap has no rule for the fused ones: it runs them particle by particle, or fails ("aten::stack"). Convolutions lose
+the part of their kernels that sees padding alone, which is most of it where an image has shrunk to a pixel.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,14 +28,14 @@ def written_out() -> Iterator[None]:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # a TransformerEncoderLayer as one operation
     try:
-        with sdpa_kernel(SDPBackend.MATH), _Recurrent():
+        with sdpa_kernel(SDPBackend.MATH), _Plain():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-class _Recurrent(TorchFunctionMode):
-    """What nn.LSTM, nn.GRU and nn.RNN call, as a loop over time.
+class _Plain(TorchFunctionMode):
+    """What nn.LSTM, nn.GRU and nn.RNN call, as a loop over time; what nn.Conv2d and its kin call, with less to do.
 
     Medians of 7 for 20 particles of an LSTM on one core, 20 steps of 16 units, 64 rows: 24 ms a gradient, 30 with a
     backward pass written by hand, 39 by vmap's own fallback, 145 particle after particle.
@@ -42,6 +43,8 @@ class _Recurrent(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in _CONVOLUTIONS:
+            return func(*_without_idle_entries(*args, **kwargs))
         if func in _STEPS:
             return _one_step(_STEPS[func], *args, **kwargs)
         if func not in _LAYERS:
@@ -49,6 +52,47 @@ class _Recurrent(TorchFunctionMode):
         if _is_packed(args[1]):
             return _packed(func, *args, **kwargs)
         return _layers(_LAYERS[func], *args, **kwargs)
+
+
+def _without_idle_entries(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> tuple[Any, ...]:
+    """The arguments of a convolution with smaller kernels, where parts of them see padding alone at all places.
+
+    ResNet18's last convolution, 3 x 3, on the one pixel that is left of an image of 32 x 32: a gradient of four
+    particles takes a third of the time.
+    """
+    num = weight.dim() - 2
+    if isinstance(padding, str):
+        return x, weight, bias, stride, padding, dilation, groups
+    strides, paddings, dilations = (
+        [of] * num if isinstance(of, int) else list(of) for of in (stride, padding, dilation)
+    )
+    strides, paddings, dilations = (of * num if len(of) == 1 else of for of in (strides, paddings, dilations))
+    for i in range(num):
+        length, kernel, step, before, apart = (
+            x.shape[i - num],
+            weight.shape[i + 2],
+            strides[i],
+            paddings[i],
+            dilations[i],
+        )
+        places = range(-before, length + before - apart * (kernel - 1), step)
+        used = [entry for entry in range(kernel) if any(0 <= place + entry * apart < length for place in places)]
+        if not used or len(used) == kernel:
+            continue
+        first, count = used[0], used[-1] + 1 - used[0]
+        left = before - first * apart
+        if left < 0 or len(range(-left, length + left - apart * (count - 1), step)) != len(places):
+            continue  # what is left would need other padding at its two ends
+        weight, paddings[i] = weight.narrow(i + 2, first, count), left
+    return x, weight, bias, strides, paddings, dilations, groups
 
 
 def _is_packed(second: Any) -> bool:
@@ -165,3 +209,4 @@ _STEPS: dict[Any, Cell] = {
     torch.rnn_tanh_cell: _tanh,
     torch.rnn_relu_cell: _relu,
 }
+_CONVOLUTIONS = {torch.conv1d, torch.conv2d, torch.conv3d}

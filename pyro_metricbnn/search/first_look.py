@@ -4,7 +4,6 @@ In: a potential, with its model and data.  Out: nothing, warnings that say what 
 """
 
 import inspect
-import warnings
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from ..energy.potential import BatchedPotential
 from ..model.likelihoods import Likelihood
 from ..model.network import BayesianNetwork
 from ..model.structure import kind_of
+from ..runtime.progress import warn
 from ..runtime.threads import in_turn
 
 MOST_ROWS = 2000  # that are looked at
@@ -39,7 +39,7 @@ def first_look(potential: BatchedPotential, *, searches: bool) -> None:
         *_few_rows(potential),
         *(_untrained(model.likelihood, f, y) if searches else ()),
     ):
-        warnings.warn(text, stacklevel=4)
+        warn(text)
 
 
 def data_of(model: BayesianNetwork, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Tensor]:

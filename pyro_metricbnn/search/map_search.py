@@ -4,7 +4,6 @@ In: a BatchedPotential.  Out: `MapEstimate`, theta_star (D,) and how the search 
 """
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -13,11 +12,10 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ..energy.curvature import hessian, smallness
 from ..energy.potential import BatchedPotential
-from ..energy.prior_units import PriorUnits, prior_units
+from ..energy.prior_units import PriorUnits, hessian, prior_units, smallness
 from ..runtime.arguments import check_count, check_mapping, check_type
-from ..runtime.progress import progress_bar
+from ..runtime.progress import progress_bar, warn
 from .descent import FAR, End, Evaluate, adam, lbfgs, lbfgs_from_all
 
 MAX_ITERATIONS = 500
@@ -253,22 +251,20 @@ def _with_their_sites(potential: BatchedPotential, coordinates: Tensor) -> Tenso
 
 def _say(best: End, unbounded: tuple[str, ...], modes: Sequence[tuple[float, float]]) -> None:
     if unbounded:
-        warnings.warn(
+        warn(
             f"the density has no maximum along {', '.join(map(repr, unbounded))} that the posterior is near: the "
             "energy falls into a funnel. The walk starts from the best point with it at the prior's median. Where "
-            "effects are centred, a non-centred parametrisation (pyro.infer.reparam.LocScaleReparam) helps.",
-            stacklevel=3,
+            "effects are centred, a non-centred parametrisation (pyro.infer.reparam.LocScaleReparam) helps."
         )
     elif not best.settled:
         tenth = max(1, len(best.energies) // 10)
         fall = fmean(best.energies[-2 * tenth : -tenth] or best.energies[:1]) - fmean(best.energies[-tenth:])
-        warnings.warn(
+        warn(
             f"the MAP search did not converge: the energy still fell by {fall:.2g} nats at the end. The walk "
-            "starts from where it came to. Pass a larger max_iterations= to run, or train the network longer.",
-            stacklevel=3,
+            "starts from where it came to. Pass a larger max_iterations= to run, or train the network longer."
         )
     if said := said_of_modes(modes):
-        warnings.warn(said, stacklevel=3)
+        warn(said)
 
 
 def said_of_modes(modes: Sequence[tuple[float, float]]) -> str:

@@ -2,8 +2,8 @@
 
 In: the potential of a network, and perhaps other networks.  Out: points (S, D), one for each.
 
-With noise that is inferred the joint maximum is a network that fits every row, without noise: nobody is to leave there.
-Where labels are wrong, the network that was given has learned them: others are trained here with what is known of that.
+With inferred noise the joint maximum is a network that fits every row, without noise. No walk leaves from there.
+Where some labels are wrong, the network that was given has learned them. Others are trained here, with that in mind.
 """
 
 import copy

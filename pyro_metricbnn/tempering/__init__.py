@@ -1,10 +1,15 @@
-"""Which temperature to walk at: short walks at all of them at once, judged on rows that they have not seen.
+"""Which temperature to walk at, and with which scale of the prior: short walks at all of them at once.
 
-In: a kernel, what its walk is called with, and perhaps validation rows.  Out: `TemperatureScores`.
-To add here: another way to rows that were not seen, as a function that gives a `Trial` for each part of them.
+They are judged on rows that they have not seen.
+
+In: a kernel, what its walk is called with, and perhaps validation rows.  Out: `TemperatureScores` or `PriorScores`.
+To add here: another way to rows that were not seen, as a function that gives a `Trial` for each part of them; or
+another number to choose, as a `Trial` whose particles have one value of it each.
 """
 
 from .auto import choose, is_to_choose
-from .choice import TemperatureScores
+from .choice import PriorScores, TemperatureScores
+from .prior_scales import PriorTrial
+from .temperatures import TemperatureTrial
 
-__all__ = ["TemperatureScores", "choose", "is_to_choose"]
+__all__ = ["PriorScores", "PriorTrial", "TemperatureScores", "TemperatureTrial", "choose", "is_to_choose"]

@@ -10,15 +10,14 @@ from torch import Tensor
 
 from ..energy.potential import BatchedPotential
 from ..energy.prior_units import prior_units
-from ..model.network import BayesianNetwork
 from ..model.structure import find_layout
 from ..predictions.pointwise import Pointwise
 from ..refiners.state import Ground
-from ..search.starts import fresh_point, trained
+from ..search.starts import fresh_point
+from ..walk.kernel import cold_units
 from .trial import Trial
 
 NUM_FOLDS, FEWEST_FOLDS, FEWEST_ROWS = 4, 2, 20  # fewer folds: the first ones, of as many rows as with all
-TRAINING_STEPS, RATE = 300, 3e-2  # of Adam: energies and test NLL of MAPs are those of 1,500 at a third of the rate
 
 
 def folds(num_rows: int) -> list[tuple[Tensor, Tensor]]:
@@ -28,16 +27,17 @@ def folds(num_rows: int) -> list[tuple[Tensor, Tensor]]:
     return [(torch.cat([order[:first], order[last:]]), order[first:last]) for first, last in cuts]
 
 
-def fold_trials(model: BayesianNetwork, x: Tensor, y: Tensor, count: int = NUM_FOLDS) -> Iterator[Trial]:
+def fold_trials(kind: type[Trial], whole: BatchedPotential, x: Tensor, y: Tensor, count: int) -> Iterator[Trial]:
     """Fold after fold: a network that begins anew, trained on the others.
 
     One network a fold: an average over several would predict better than the run will, and best where it is cold.
     """
-    parts = folds(len(y))[:count]
+    model, parts = whole.model, folds(len(y))[:count]
     kept, held = parts[0]
-    potential = BatchedPotential(model, x[kept], y[kept]).using(mode="trace")
-    scale, layout = prior_units(potential).scale, find_layout(model, (x[held], y[held]), {})
+    potential = BatchedPotential(model, x[kept], y[kept]).at(whole.temperature).using(mode="trace")
+    scale = prior_units(potential).scale * cold_units(whole.temperature)
+    layout = find_layout(model, (x[held], y[held]), {})
     for kept, held in parts:
         here = potential.on(x[kept], y[kept])  # folds have equal shapes: one traced graph serves all
-        (theta,) = trained(here, fresh_point(here)[None], False, TRAINING_STEPS, RATE)
-        yield Trial(Ground(here, theta, scale, 1, 1), Pointwise(model, (x[held], y[held]), {}, layout))
+        ground = Ground(here, fresh_point(here), scale, 1, 1)
+        yield kind.of_fresh(ground, Pointwise(model, (x[held], y[held]), {}, layout))

@@ -1,50 +1,84 @@
-"""Short walks at many temperatures at once, and what they predict of rows that they have not seen.
+"""Short walks at many values at once, and what they predict of rows that they have not seen.
 
-In: where a walk leaves from, and held-out rows.  Out: the log predictive density of each row at each temperature.
+In: where a walk leaves from, and held-out rows.  Out: the log predictive density of each row at each value, which is a
+temperature or a scale of the prior: what it does to a walk is in files of their own.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from ..energy.curvature import by_size
 from ..energy.potential import BatchedPotential
 from ..predictions.pointwise import Pointwise
-from ..refiners.anneal import EVERY, UNDONE, Anneal, annealed_step
+from ..refiners.anneal import EVERY, Anneal, annealed_step
 from ..refiners.state import Ground
 from ..refiners.step_size import HOT, cold_aim, walked_dim
-from ..walk.kernel import COLD, cold_units
+from .choice import Scores
 
-NUM_PARTICLES, OF_COLD_ONES = 4, 2  # at each temperature; below 0.1 particles stay close together
+NUM_PARTICLES = 4  # at each value
 NUM_GRADIENTS = 180
 NUM_POINTS = 20  # of each particle, that predict: from the MAP on, as those of a whole walk
 NUMBERS_AT_ONCE = 2**24  # of points that are judged together
 LONGEST = 8.0  # path in units of sqrt(D); `Steer` goes up to 12, and the last third changes little
 PART = 0.2  # of the squared error that `Steer` aims at, which looks at the worst of ten particles
+TRAINING_STEPS, RATE = 300, 3e-2  # of Adam: energies and test NLL of MAPs are those of 1,500 at a third of the rate
 
 
 @dataclass(frozen=True)
-class Trial:
+class Leaving:
+    """N particles, each at a value of its own."""
+
+    potential: BatchedPotential  # of exactly these particles
+    theta: Tensor  # (N, D)
+    units: Tensor  # (N, D)
+    step: Tensor  # (N,), half of what the curvature allows
+
+
+@dataclass(frozen=True)
+class Trial(ABC):
     """A place to leave from, and rows that it has not seen."""
 
-    ground: Ground  # at temperature 1
+    scores: ClassVar[type[Scores]]
+    unlike: ClassVar[str]  # why short walks say nothing where the noise is inferred
+
+    ground: Ground  # at a value of 1
     judge: Pointwise  # the model at the held-out rows
 
-    def log_densities(self, temperatures: Sequence[float]) -> Tensor:
-        """Of the held-out rows (T, rows), each temperature's particles and points averaged before the logarithm."""
-        scale = self.ground.scale
-        heat = scale.new_tensor(of_particles(temperatures))
+    @classmethod
+    @abstractmethod
+    def of_fresh(cls, ground: Ground, judge: Pointwise) -> Self:
+        """From a network that has not been trained yet."""
+
+    @classmethod
+    @abstractmethod
+    def num_gradients(cls) -> int:
+        """Of all particles of the grid together."""
+
+    @abstractmethod
+    def leaving(self, values: Tensor) -> Leaving:
+        """Particles at these values (N,), equal ones one after another."""
+
+    @staticmethod
+    def of_particles(values: Sequence[float]) -> list[float]:
+        """The value of each particle."""
+        return [one for one in values for _ in range(NUM_PARTICLES)]
+
+    def log_densities(self, values: Sequence[float]) -> Tensor:
+        """Of the held-out rows (V, rows), the particles and points of each value averaged before the logarithm."""
+        own = self.ground.scale.new_tensor(self.of_particles(values))
         found, points = list[Tensor](), list[Tensor]()
-        for point in self._points(heat):  # (N, D)
+        for point in self._points(own):  # (N, D)
             points.append(point)
             if len(points) * point.numel() > NUMBERS_AT_ONCE:
                 found, points = [*found, self._judged(points)], []
         each = torch.cat([*found, self._judged(points)] if points else found, dim=1)
-        of = [each[(heat == one).cpu()].flatten(0, 1) for one in scale.new_tensor(temperatures)]
+        of = [each[(own == one).cpu()].flatten(0, 1) for one in own.new_tensor(values)]
         return torch.stack([rows.logsumexp(0) - math.log(len(rows)) for rows in of])
 
     def _judged(self, points: list[Tensor]) -> Tensor:
@@ -53,18 +87,14 @@ class Trial:
         by_site = self.judge.given_data(self.ground.potential.unflatten(theta.flatten(0, 1)))[0]
         return torch.cat([each.flatten(1) for each in by_site.values()], dim=1).unflatten(0, theta.shape[:2])
 
-    def _points(self, heat: Tensor) -> Iterator[Tensor]:
-        """Points (N, D) of particles at temperatures (N,), each with units and a step of its own."""
-        ground, dim = self.ground, walked_dim(self.ground)
-        potential = ground.potential.estimated_by(partial(_tempered, heat))
-        width = heat.new_tensor([_width(len(ground.scale), float(one)) for one in heat])
-        units = ground.posterior_scale * width[:, None]
-        first = 0.5 * (dim / (ground.curvature * width**2 / heat).clamp_min(1.0)).sqrt()
-        largest = first if potential.is_noisy else (3 * first).clamp_max(LONGEST * math.sqrt(dim) / NUM_GRADIENTS)
-        theta = ground.theta_star.expand(len(heat), -1).contiguous()
-        p = Anneal().start(replace(ground, potential=potential), theta)
+    def _points(self, values: Tensor) -> Iterator[Tensor]:
+        """Points (N, D) of particles at values (N,), each with units and a step of its own."""
+        leaving, dim = self.leaving(values), walked_dim(self.ground)
+        potential, first = leaving.potential, leaving.step
+        largest = (3 * first).clamp_max(LONGEST * math.sqrt(dim) / NUM_GRADIENTS)
+        p = Anneal().start(replace(self.ground, potential=potential), leaving.theta)
         aim = PART * cold_aim(dim)
-        worst = UNDONE if potential.is_noisy else math.sqrt(HOT * dim * cold_aim(dim))  # `Steer` walks such again
+        worst = math.sqrt(HOT * dim * cold_aim(dim))  # `Steer` walks such again
         state: tuple[Tensor, ...] = (p.theta, p.drift, p.energy, p.grad, p.own["padding"])
         moved: Callable[..., tuple[Tensor, ...]] = partial(annealed_step, potential.value_and_grad)
         step, noise = first.minimum(largest), torch.zeros_like(p.drift)
@@ -72,23 +102,7 @@ class Trial:
             kicked = i % EVERY == 0
             noise = torch.randn_like(noise) if kicked else noise
             renewed = 2 * EVERY / math.sqrt(dim) if kicked else 0.0
-            *rest, step, _ = moved(*state, step, noise, units, aim, renewed, worst)
-            state, step = tuple(rest), largest if potential.is_noisy else step.minimum(largest)
+            *rest, step, _ = moved(*state, step, noise, leaving.units, aim, renewed, worst)
+            state, step = tuple(rest), step.minimum(largest)
             if i * NUM_POINTS % NUM_GRADIENTS == 0:
                 yield state[0]
-
-
-def of_particles(temperatures: Sequence[float]) -> list[float]:
-    """The temperature of each particle."""
-    return [one for one in temperatures for _ in range(OF_COLD_ONES if one < COLD else NUM_PARTICLES)]
-
-
-def _width(dim: int, temperature: float) -> float:
-    """What the posterior's units at temperature 1 are times."""
-    return by_size(dim, lambda: math.sqrt(temperature), lambda: cold_units(temperature))
-
-
-def _tempered(heat: Tensor, batch: BatchedPotential, theta: Tensor) -> tuple[Tensor, Tensor]:
-    """The energy of each particle at its own temperature (N,)."""
-    value, grad = batch.value_and_grad(theta)
-    return value / heat, grad / heat[:, None]

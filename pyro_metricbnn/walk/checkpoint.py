@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import time
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,9 +24,11 @@ from torch.utils._pytree import tree_flatten
 from ..energy.potential import BatchedPotential
 from ..files.lock import locked
 from ..files.storage import Content, FilePath, read, writable, write
+from ..ranks.share import ALONE, Share
 from ..refiners.refiner import Refiner
 from ..refiners.state import Ground, Particles
 from ..runtime.arguments import check_number
+from ..runtime.progress import warn
 from ..runtime.randomness import random_state, set_random_state
 from .options import WalkOptions
 from .record import Recorder
@@ -55,9 +58,9 @@ class Moment:
     batch: BatchedPotential  # on the batch that was the last then
 
     @classmethod
-    def before(cls, step: int, potential: BatchedPotential) -> Moment:
+    def before(cls, step: int, potential: BatchedPotential, own: Sequence[torch.Generator]) -> Moment:
         """Now."""
-        return cls(step, random_state(), potential.state(), potential.fixed())
+        return cls(step, random_state(own), potential.state(), potential.fixed())
 
 
 class Checkpoint:
@@ -81,39 +84,77 @@ class Checkpoint:
         with locked(checkpoint.path):
             yield checkpoint
 
-    def find(self, settings: Mapping[str, Any]) -> Content | None:
-        """What is in the file, if it is of a walk with these settings; None without a file."""
+    def find(self, settings: Mapping[str, Any], share: Share = ALONE) -> Content | None:
+        """What is in the file, if it is of a walk with these settings; None without a file.
+
+        Several ranks go on from the last step that all of them have: one that was killed in writing has the one before.
+        """
         self.settings = dict(settings)
-        if not self.path.exists():
+        files = [path for path in (self.path, *([self._before] if share.is_several else [])) if path.exists()]
+        found, failed = dict[int, Content](), ""
+        try:
+            found = {content.value("step", int): content for content in map(self._read, files[::-1])}
+        except ValueError as error:
+            if not share.is_several:
+                raise
+            failed = str(error)  # said by all ranks: those without a file would wait for this one
+        steps, failures = zip(*share.objects((sorted(found), failed)), strict=True)
+        if failed := next(filter(None, failures), ""):
+            raise ValueError(failed)
+        common = set(steps[0]).intersection(*steps)
+        if not common:
+            if any(len(of_rank) > 1 for of_rank in steps):
+                said = "; ".join(f"rank {rank} has {of_rank}" for rank, of_rank in enumerate(steps))
+                raise ValueError(
+                    f"the checkpoints of the ranks have no step in common ({said}), so the walk cannot go on: put the "
+                    f"missing files back beside {self.path}, or delete all of them to walk anew."
+                )
             return None
-        content = read(self.path, "checkpoint", "cpu")
+        self._written, self._step = time.monotonic(), max(common)
+        content = found[self._step]
+        if content.path == self._before:  # or the next write would lose the step that all have
+            os.replace(self._before, self.path)
+        return content
+
+    @property
+    def _before(self) -> Path:
+        """Where a rank keeps the file before the last: another rank may not have written its last one."""
+        return self.path.with_name(f"{self.path.name}.before")
+
+    def _read(self, path: Path) -> Content:
+        """A file, if it is of a walk with the same settings."""
+        settings, content = self.settings, read(path, "checkpoint", "cpu")
         saved = content.value("settings", dict)
         differ = [name for name in settings if repr(saved.get(name, "missing")) != repr(settings[name])]
         if differ:
             said = "; ".join(f"{name} was {_said(saved.get(name))}, now {_said(settings[name])}" for name in differ)
             raise ValueError(
-                f"{self.path} is the checkpoint of another walk: {said}. Go on with what it was begun with, take "
+                f"{path} is the checkpoint of another walk: {said}. Go on with what it was begun with, take "
                 "another path, or delete the file to walk anew."
             )
-        self._written, self._step = time.monotonic(), content.value("step", int)
         return content
 
-    def write(self, ground: Ground, state: WalkState, *, now: bool = False) -> None:
-        """To be called before each step: writes the state if it is time to, or `now`, unless the file has it.
+    def is_due(self) -> bool:
+        """Whether it is time to write."""
+        return time.monotonic() - self._written >= self.every
+
+    def write(self, ground: Ground, state: WalkState, *, is_due: bool = True, is_last: bool = False) -> None:
+        """To be called before each step: writes the state if it is due, unless the file has it.
 
         A write that fails is said, and tried again at the next turn: a full disk does not cost the walk.
         """
         if self._moment is None or self._moment.step != state.step:
-            self._moment = Moment.before(state.step, ground.potential)
-        early = not now and time.monotonic() - self._written < self.every
-        if early or state.step == self._step:
+            self._moment = Moment.before(state.step, ground.potential, ground.share.generators)
+        if not is_due or state.step == self._step:
             return
         try:
+            if ground.share.is_several and self.path.exists():
+                os.replace(self.path, self._before)
             write(self.path, "checkpoint", {"settings": self.settings, **_content(ground, state, self._moment)})
             self._step = state.step
         except (OSError, RuntimeError, MemoryError) as error:
-            then = "This was the last try" if now else "The walk goes on, and it will be tried again"
-            warnings.warn(f"the state of the walk is only in memory: {error}. {then}.", stacklevel=4)
+            then = "This was the last try" if is_last else "The walk goes on, and it will be tried again"
+            warn(f"the state of the walk is only in memory: {error}. {then}.")
         self._written = time.monotonic()
 
 
@@ -169,14 +210,16 @@ def energy_at_the_map(theta_star: Tensor, batch: BatchedPotential) -> float:
     return float(batch.value(theta_star[None]))
 
 
-def saved_ground(content: Content, potential: BatchedPotential, num_steps: int, num_particles: int) -> Ground:
+def saved_ground(
+    content: Content, potential: BatchedPotential, num_steps: int, num_particles: int, share: Share = ALONE
+) -> Ground:
     """The ground that the walk was on, with what had been measured of it."""
     part, sites = content.part("ground"), potential.sites
     names = ("theta_star", "scale", *(("posterior_scale",) if "posterior_scale" in part else ()))
     found: dict[str, Any] = {name: part.tensor(name, sites.dim, dtype=sites.dtype).to(sites.device) for name in names}
     measured = {name: found[name] for name in names[2:]} | {"modes": read_modes(part)}
     measured |= {name: part.value(name, float) for name in ("curvature", "reach") if name in part}
-    return Ground(potential, found["theta_star"], found["scale"], num_steps, num_particles, measured)
+    return Ground(potential, found["theta_star"], found["scale"], num_steps, num_particles, measured, share=share)
 
 
 def saved_state(content: Content, ground: Ground, refiner: Refiner, options: WalkOptions) -> WalkState:
@@ -189,7 +232,7 @@ def saved_state(content: Content, ground: Ground, refiner: Refiner, options: Wal
     record.restore(content.part("record"), step // options.thin)
     ground.potential.restore(content.part("potential"))
     _check_energy(content, ground)
-    set_random_state(content.value("random", dict))
+    set_random_state(content.value("random", dict), ground.share.generators)
     return WalkState(particles, record, step, resumed=True)
 
 
@@ -209,10 +252,10 @@ def _check_energy(content: Content, ground: Ground) -> None:
 
 
 def _saved_particles(part: Content, ground: Ground, refiner: Refiner) -> Particles:
-    num_particles, dim, like = ground.num_particles, len(ground.scale), ground.scale
+    num_particles, dim, like = len(ground.share.own(ground.num_particles)), len(ground.scale), ground.scale
     shapes = Particles.shapes(num_particles, dim, refiner.padding(dim))
     tensors = {name: part.tensor(name, *shape, dtype=dtype or like.dtype) for name, (shape, dtype) in shapes.items()}
-    own, first = part.part("own"), refiner.own(like.expand(num_particles, -1))
+    own, first = part.part("own"), refiner.own_on(ground, like.expand(num_particles, -1))
     carried = {name: own.tensor(name, *value.shape, dtype=value.dtype) for name, value in first.items()}
     step_size, path = part.value("step_size", float), part.value("path", float)
     if refiner.has_step_size and not 0 < refiner.reach(ground) < MOST_STEPS * step_size < math.inf:

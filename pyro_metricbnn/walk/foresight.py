@@ -76,10 +76,10 @@ def free_memory(device: torch.device) -> float:
 
 def announce(ground: Ground, refiner: Refiner, options: WalkOptions) -> None:
     """Say how long the walk will take, where that is minutes: from a timed gradient that is not compiled."""
-    if not options.progress:
+    if not options.progress or ground.share.num_rows > 1:  # other ranks do not take part in what is timed here
         return
     calls = refiner.num_gradients(ground)
-    theta = ground.theta_star.expand(ground.num_particles, -1).contiguous()
+    theta = ground.theta_star.expand(len(ground.share.own(ground.num_particles)), -1).contiguous()
     mode = ground.potential.execution.mode
     plain = ground.potential.fixed().using(mode="trace" if mode in ("auto", "compile") else mode)
     plain.value_and_grad(theta)  # traces, which the walk needs anyway

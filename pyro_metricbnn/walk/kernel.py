@@ -4,7 +4,6 @@ In: a Pyro model and its data.  Out: Trajectories, thetas (N, T + 1, D); or, in 
 """
 
 import math
-import sys
 from collections import OrderedDict
 from dataclasses import replace
 from typing import Any
@@ -13,24 +12,25 @@ import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor, nn
 
-from ..energy.curvature import smallness
-from ..energy.execution import Execution, Mode
 from ..energy.minibatches import potential_of
 from ..energy.potential import BatchedPotential
-from ..energy.prior_units import prior_units
+from ..energy.prior_units import prior_units, smallness
+from ..graphs.execution import Execution, Mode
 from ..model.structure import Model
-from ..refiners.named import named_refiner, refiner_for
+from ..ranks.share import ALONE
 from ..refiners.refiner import Refiner
 from ..refiners.state import Ground, Particles
 from ..runtime.arguments import check_count, check_model, check_number, check_type
 from ..runtime.progress import progress_bar
 from ..search.first_look import first_look
+from ..search.inferred_noise import points_with_noise
 from ..search.map_search import find_map, given_point
 from ..search.starts import NUM_NETWORKS, given_points, leaves_as_trained, trained_points
 from .checkpoint import Checkpoint, described, saved_ground, saved_state
 from .foresight import announce, check_memory
 from .loop import advance, at_the_map, go_on, leave, relax
-from .options import WalkOptions
+from .options import WalkOptions, asked_of_mcmc, named_refiner, refiner_for, refiner_on
+from .over_ranks import checked, gathered, ground_for_all, held, joined, over_rows
 from .trajectories import Trajectories
 
 SEARCH_CALLS = 100  # about what a search for the MAP and the curvature there take on a network
@@ -40,14 +40,14 @@ COLD = 0.1  # a temperature below which the units shrink with the posterior: in 
 class DriftRefineKernel(MCMCKernel):
     """Particles leave the MAP, each with a random drift, and the gradient keeps them on the fiber.
 
-    `walk` moves N particles at once. The same kernel works in Pyro's own `MCMC`, with one particle a
-    chain.
+    `walk` moves N particles at once. The same kernel works in Pyro's own `MCMC`, with one particle a chain.
 
     Args:
         model: A Pyro model with continuous latent sites.
-        refiner: `Steer()`, `Anneal()`, `Descent()`, `Adam()` or one of their lower-case names; None for `Anneal()`
-            where a network's noise is inferred, else `Steer()`.
-        effort: Of `Steer` and `Anneal`: time for fidelity, 1 by default.
+        refiner: `Steer()`, `Anneal()`, `Langevin()`, `Descent()`, `Adam()` or one of their lower-case names; None for
+            `Langevin()` on minibatches, `Anneal()` for networks of up to 2,000 weights and normal noise, else
+            `Steer()`.
+        effort: Of `Steer`, `Anneal` and `Langevin`: time for fidelity, 1 by default.
         num_steps: T, the number of recorded points that the walk is planned for; None for as many as the
             refiner asks for: 200 for Steer, more with more effort, 100 for the others. In Pyro's `MCMC` it is
             warm-up and samples together.
@@ -84,20 +84,20 @@ class DriftRefineKernel(MCMCKernel):
         chunk_size: int | None = None,
     ) -> None:
         check_model(model)
-        leaves = "a walk needs a step to leave the MAP. The paper takes 50 to 100."
-        check_count("num_steps", num_steps, leaves, or_none=True)
+        check_count("num_steps", num_steps, "a walk needs a step to leave the MAP.", or_none=True)
         check_type("compile", compile, bool, "True, False, or None where it pays", or_none=True)
         check_count("chunk_size", chunk_size, "it counts particles.", or_none=True)
         check_number("temperature", temperature, "1 is the model's own; MetricBNN(model, temperature='auto') chooses.")
         self.model = model
+        self._is_default = refiner is None
         self.refiner = named_refiner(refiner_for(model) if refiner is None else refiner, effort)
         self.num_steps = num_steps if num_steps is not None else self.refiner.num_points
         self.temperature = temperature
         self.compile = compile
         if mode is not None:
             Execution(mode=mode)  # refuses what is none
-            if compile is not None:
-                raise ValueError(f"compile={compile} and mode={mode!r} say the same thing twice: pass one of them.")
+        if mode is not None and compile is not None:
+            raise ValueError(f"compile={compile} and mode={mode!r} say the same thing twice: pass one of them.")
         self.mode = mode
         self.chunk_size = chunk_size
         self.cleanup()
@@ -119,32 +119,38 @@ class DriftRefineKernel(MCMCKernel):
             *args: The model's arguments, or a DataLoader of batches of them.
             **settings: The options of `pyro_metricbnn.walk.WalkOptions` (`num_particles`, `potential`,
                 `initial_params`, `map_params`, `starts`, `num_networks`, `max_iterations`, `batch_size`, `thin`,
-                `storage_dtype`, `storage_device`, `checkpoint`, `checkpoint_every`, `progress`), and the
-                model's keyword arguments.
+                `storage_dtype`, `storage_device`, `checkpoint`, `checkpoint_every`, `progress`, `ranks`), and
+                the model's keyword arguments.
         """
         options, kwargs = WalkOptions.split(settings, self.model)
         if options.thin > self.num_steps:
             raise ValueError(f"thin must be from 1 to num_steps = {self.num_steps}, got {options.thin}.")
+        share, options = joined(options)
         with Checkpoint.opened(options) as file:
-            potential = self._energy_of(args, kwargs, options, keeps_place=file is not None)
-            arguments, refiner = (potential.args, dict(potential.kwargs)), self.refiner.on(potential)
+            potential = over_rows(self._energy_of(args, kwargs, options, keeps_place=file is not None), share)
+            arguments, refiner = (potential.args, dict(potential.kwargs)), self._refiner_on(potential)
             sites = potential.sites
-            check_memory(sites.dim, self.num_steps, sites.dtype, sites.device, options)
-            saved = file.find(self._described(potential, options)) if file is not None else None
+            check_memory(sites.dim, self.num_steps, sites.dtype, sites.device, held(share, options))
+            settings = self._described(potential, options) if file or share.is_several else {}
+            settings = checked(share, settings, has_checkpoint=file is not None)
+            saved = file.find(settings, share) if file is not None else None
             if saved is not None:
-                ground = self._planned(saved_ground(saved, potential, self.num_steps, options.num_particles))
+                share.restart(sites.device)
+                ground = self._planned(saved_ground(saved, potential, self.num_steps, options.num_particles, share))
                 state = saved_state(saved, ground, refiner, options)
             else:
                 first_look(potential, searches=options.map_params is None and options.starts is None)
-                ground = self._ground(potential, options)
+                ground = ground_for_all(share, potential, refiner, lambda: self._ground(potential, options))
                 with progress_bar(desc="approach", bar_format="{desc}", leave=False, disable=not options.progress):
                     ground = self._planned(ground)
                     announce(ground, refiner, options)
                     ground, state = leave(ground, refiner, options)
             walk = go_on(ground, refiner, state, options, file)
-        ground = replace(ground, measured={**ground.measured, "step_size": state.particles.step_size})
-        modes, in_batches = ground.measured["modes"], potential.is_noisy
-        return replace(walk, ground=ground, arguments=arguments, in_batches=in_batches, modes=modes)
+        measured = {**ground.measured, "step_size": state.particles.step_size}
+        found = {"modes": measured["modes"], "heat": refiner.heat(ground, state.particles)}
+        ground = replace(ground, measured=measured, share=ALONE)
+        walk = replace(walk, ground=ground, arguments=arguments, in_batches=potential.is_noisy, **found)
+        return gathered(walk, share)
 
     def ground(self, *args: Any, **settings: Any) -> Ground:
         """Where `walk` would leave from, called in the same way: its energy, and the MAP."""
@@ -177,7 +183,7 @@ class DriftRefineKernel(MCMCKernel):
             options.map_params if options.map_params is not None else options.initial_params or starts or None
         )
         settings["num_networks"] = options.num_networks
-        return {**settings, **described(self.refiner.on(potential), potential, start_from)}
+        return {**settings, **described(self._refiner_on(potential), potential, start_from)}
 
     def _ground(self, potential: BatchedPotential, options: WalkOptions) -> Ground:
         """From the MAP that was given, or that a search finds."""
@@ -202,22 +208,25 @@ class DriftRefineKernel(MCMCKernel):
             return given_point(potential, options.map_params)[None]
         if options.starts is not None:
             return given_points(potential, options.starts)
+        num_networks = min(options.num_networks or NUM_NETWORKS, options.num_particles)
         as_trained = leaves_as_trained(self.model, options.num_networks, potential.is_noisy)
         if options.initial_params is not None or not as_trained:
-            return None
-        num_networks = min(options.num_networks or NUM_NETWORKS, options.num_particles)
+            return points_with_noise(potential, options.initial_params, num_networks, options.progress)
         return trained_points(potential, num_networks, options.progress)
 
     def relax(self, walk: Trajectories, theta: Tensor, num_refinements: int) -> Tensor:
         """Points (S, D) near the fiber of a walk, taken onto it by so many gradients each."""
         check_type("walk", walk, Trajectories, "the Trajectories that walk() gave")
-        refiner = self.refiner if walk.ground is None else self.refiner.on(walk.ground.potential)
+        refiner = self.refiner if walk.ground is None else self._refiner_on(walk.ground.potential)
         return relax(refiner, walk, theta, num_refinements)
+
+    def _refiner_on(self, potential: BatchedPotential) -> Refiner:
+        return refiner_on(potential, self.refiner, self._is_default)
 
     def _planned(self, ground: Ground) -> Ground:
         """With the energy run in the way that the length of the walk pays for."""
         mode = self.mode or ("auto" if self.compile is None else "compile" if self.compile else "trace")
-        calls = self.refiner.on(ground.potential).num_gradients(ground)
+        calls = self._refiner_on(ground.potential).num_gradients(ground)
         potential = ground.potential.using(mode=mode, expected_calls=calls, chunk_size=self.chunk_size)
         return ground.on(potential)
 
@@ -227,7 +236,7 @@ class DriftRefineKernel(MCMCKernel):
         self._energy = self._energy_of(args, kwargs, WalkOptions())
         self._energy = self._energy.using(mode=self.mode) if self.mode else self._energy
         self.transforms = {site.name: site.transform.inv for site in self._energy.sites.sites}
-        self._chain, self._chain_steps = None, _asked_of_mcmc(warmup_steps) or self.num_steps
+        self._chain, self._chain_steps = None, asked_of_mcmc(warmup_steps) or self.num_steps
 
     @property
     def initial_params(self) -> dict[str, Tensor]:
@@ -284,16 +293,7 @@ def cold_units(temperature: float) -> float:
     """What the prior's deviations are times, as the units of a walk.
 
     On a Gaussian a walk in units that shrink with the root of the temperature takes as many gradients as at 1. Down to
-    0.1 the prior's own are kept: in the same seconds the longer way predicts better (a made set .353 for .366, Glass
-    .673 for .689). At 0.01 it took twice the seconds for no better figures.
+    0.1 the prior's own are kept: in the same seconds the longer way predicts better.
     """
+    # At 0.1 a test NLL of .353 for .366 on a made set, .673 for .689 on Glass; at 0.01 no better in twice the seconds.
     return min(1.0, math.sqrt(temperature / COLD))
-
-
-def _asked_of_mcmc(warmup_steps: int) -> int | None:
-    """Warm-up and samples that Pyro's MCMC will ask for; None where another caller does not say.
-
-    Pyro tells a kernel the warm-up alone. How many samples follow stands in the function that calls `setup`.
-    """
-    num_samples = sys._getframe(2).f_locals.get("num_samples")
-    return warmup_steps + num_samples if isinstance(num_samples, int) else None

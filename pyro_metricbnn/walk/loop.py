@@ -3,17 +3,17 @@
 In: a Ground and a refiner.  Out: Trajectories; and a checkpoint on the way, where one is wanted.
 """
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from ..ranks.faults import held_back
 from ..refiners.refiner import Refiner
 from ..refiners.state import Ground, Particles
 from ..runtime.arguments import check_count, check_device
-from ..runtime.progress import progress_bar
+from ..runtime.progress import progress_bar, warn
 from .checkpoint import Checkpoint, WalkState
 from .options import WalkOptions
 from .record import Recorder
@@ -24,11 +24,12 @@ FEWEST = 4  # points of each particle for a posterior with all that belongs to i
 
 def at_the_map(ground: Ground, refiner: Refiner) -> Particles:
     """All particles at the MAP, or at the points to leave from, if they can leave them."""
-    theta = ground.theta_star.expand(ground.num_particles, -1).contiguous()
+    here = ground.share.own(ground.num_particles)
+    theta = ground.theta_star.expand(len(here), -1).contiguous()
     if "thetas" in ground.measured:
         points = ground.measured.pop("thetas")
         shares = [share for _, share in ground.measured["modes"]] or [1 / len(points)] * len(points)
-        theta = points[_shared_out(shares, len(theta))]
+        theta = points[_shared_out(shares, ground.num_particles)[here.start : here.stop]]
     particles = refiner.start(ground, theta)
     if not bool(particles.is_finite.all()):
         raise ValueError(
@@ -64,32 +65,38 @@ def go_on(
     """
     thin, progress = options.thin, options.progress
     said = {"desc": "walk (resumed)" if state.resumed else "walk", "unit": " steps", "disable": not progress}
-    with progress_bar(total=ground.num_steps, initial=state.step, **said) as bar:
+    with (
+        progress_bar(total=ground.num_steps, initial=state.step, **said) as bar,
+        held_back(ground.share.is_several) as interruption,
+    ):
         try:
             while state.step < ground.num_steps:
+                is_due = checkpoint is not None and checkpoint.is_due()
+                is_asked, is_due = ground.share.agreed(interruption.is_asked, is_due)
+                if is_asked:
+                    raise KeyboardInterrupt
                 if checkpoint is not None:
-                    checkpoint.write(ground, state)
+                    checkpoint.write(ground, state, is_due=is_due)
                 _record_step(ground, refiner, state, thin)
                 bar.update()
                 if progress:
                     energy, alive = float(state.particles.energy.mean()), int(state.particles.alive.sum())
                     bar.set_postfix(energy=f"{energy:.1f}", alive=alive, refresh=False)
             if checkpoint is not None:
-                checkpoint.write(ground, state, now=True)
+                checkpoint.write(ground, state, is_last=True)
         except KeyboardInterrupt:
             state.record.length = state.step // thin  # a point that was half recorded does not count
             if checkpoint is not None:
-                checkpoint.write(ground, state, now=True)
+                checkpoint.write(ground, state, is_last=True)
             if state.record.length < FEWEST:
                 raise
             _say_interrupted(state.record.length, ground.num_steps // thin, checkpoint)
-    lost = int((~state.particles.alive).sum())
+    lost = int(ground.share.gathered((~state.particles.alive).long()).sum())
     if lost:
-        warnings.warn(
+        warn(
             f"{lost} of {ground.num_particles} particles came to an energy that is not finite and stand frozen at "
             "their last good point; their later points are left out of the samples. Take a smaller step: Descent(eta=) "
-            "or Steer(error=).",
-            stacklevel=3,
+            "or Steer(error=)."
         )
     return state.record.trajectories()
 
@@ -100,10 +107,9 @@ def _say_interrupted(length: int, num_points: int, checkpoint: Checkpoint | None
         if checkpoint is None
         else f"The same call goes on from {checkpoint.path} to the whole walk"
     )
-    warnings.warn(
+    warn(
         f"the walk was interrupted: it has {length} of {num_points} points of each particle, and these are kept and "
-        f"used. {to_go_on}. A second interruption, in what follows, goes through.",
-        stacklevel=4,
+        f"used. {to_go_on}. A second interruption, in what follows, goes through."
     )
 
 

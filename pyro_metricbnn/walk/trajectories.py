@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..files.storage import Content
 from ..model.sites import Sites
+from ..ranks.share import ALONE, Share
 from ..refiners.state import Ground, of_axes
 from ..runtime.arguments import WrongTypeError, check_count, check_tensor, check_type
 
@@ -44,7 +45,9 @@ class Trajectories:
     spacing: float  # how far the drift was to go between two points
     arguments: Arguments = ((), {})  # what the model was called with; of a walk on minibatches, one batch
     modes: tuple[tuple[float, float], ...] = ()  # where the search for the MAP ended: energy, part of the posterior
+    heat: tuple[tuple[str, float, float], ...] = ()  # of Langevin, by site: its temperature, the batches' part of it
     in_batches: bool = False  # so that no call of the model saw all the data
+    share: Share = ALONE  # of several ranks: which one's record this is
     ground: Ground | None = None  # what was walked on, for draws that are to be refined; None from a file
 
     def __post_init__(self) -> None:
@@ -142,7 +145,7 @@ class Trajectories:
 
     def state(self) -> dict[str, Any]:
         """The record in plain values, for a file: without the sites, the arguments and the ground."""
-        plain = ("spacing", "in_batches", "modes")
+        plain = ("spacing", "in_batches", "modes", "heat")
         return {name: getattr(self, name) for name in (*AXES, *plain)}
 
     @classmethod
@@ -155,7 +158,8 @@ class Trajectories:
         if not bool((arrays["positions"].diff() > 0).all()):
             raise state.wrong("positions", "rising from point to point")
         spacing, in_batches = state.value("spacing", float), state.value("in_batches", bool)
-        return cls(**arrays, sites=sites, spacing=spacing, in_batches=in_batches, modes=read_modes(state))
+        modes, heat = read_modes(state), read_heat(state)
+        return cls(**arrays, sites=sites, spacing=spacing, in_batches=in_batches, modes=modes, heat=heat)
 
 
 AXES: dict[str, tuple[str, ...]] = {
@@ -199,6 +203,14 @@ def read_modes(state: Content) -> tuple[tuple[float, float], ...]:
     if not all(isinstance(mode, tuple) and [type(number) for number in mode] == [float, float] for mode in modes):
         raise state.wrong("modes", "pairs of numbers")
     return modes
+
+
+def read_heat(state: Content) -> tuple[tuple[str, float, float], ...]:
+    """The temperatures by site, in a file; none in one that is older."""
+    heat = state.value("heat", tuple) if "heat" in state else ()
+    if not all(isinstance(one, tuple) and [type(part) for part in one] == [str, float, float] for one in heat):
+        raise state.wrong("heat", "a name and two numbers for each site")
+    return heat
 
 
 def walk_of(run_or_walk: Any, name: str = "walks") -> Trajectories:
