@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.arguments import RESULTS
-from benchmarks.older import note, section, versions
+from benchmarks.older import SINCE, note, section, versions
 from benchmarks.publish import MARKED, ROOT, documents, marked, published
 from benchmarks.published import TABLES
 from benchmarks.results import Results
@@ -41,12 +41,24 @@ def test_a_cell_carries_the_version_of_its_walk(tmp_path: Path) -> None:
 
 
 def test_a_cell_of_an_earlier_walk_is_said(tmp_path: Path) -> None:
-    path = tmp_path / "made" / "set.json"
+    path = tmp_path / "unknown_noise" / "unknown_noise.json"
     path.parent.mkdir()
     path.write_text('{"cells": {"MetricBNN|0": {"nll": 1.0}, "MAP|0": {"nll": 2.0}}}')
-    assert versions(tmp_path) == {("made", "MetricBNN"): Counter({1: 1})}
-    assert "| made | MetricBNN | 1 | 1 |" in section(tmp_path)
-    assert note(tmp_path, ["made/set.json"]) == f"*Of an earlier walk: version 1; the code has {VERSION}.*"
+    assert versions(tmp_path) == {("unknown_noise", "MetricBNN"): Counter({1: 1})}
+    assert "| unknown_noise | MetricBNN | 1 | 1 |" in section(tmp_path)
+    assert note(tmp_path, ["*/*.json"]) == "*Walk version 1; of a walk that the code no longer has.*"
+
+
+def test_what_no_version_has_changed_since_is_not_earlier(tmp_path: Path) -> None:
+    path = tmp_path / "uci" / "glass.json"
+    path.parent.mkdir()
+    path.write_text('{"cells": {"MetricBNN|0": {"nll": 1.0}}}')
+    assert note(tmp_path, ["*/*.json"]) == "*Walk version 1.*"
+    assert "No cell is of a walk that it no longer has." in section(tmp_path)
+
+
+def test_an_experiment_cannot_need_a_version_that_there_is_not() -> None:
+    assert max(SINCE.values()) == VERSION
 
 
 def test_a_table_that_an_experiment_wrote_is_quoted_as_it_is(tmp_path: Path) -> None:
@@ -55,7 +67,7 @@ def test_a_table_that_an_experiment_wrote_is_quoted_as_it_is(tmp_path: Path) -> 
     (tmp_path / "made" / "made.md").write_text("| a |\n|---|\n| 1.5 |\n")
     text = published("<!-- table: made/made.md -->\n<!-- end -->", tmp_path)
     assert "| 1.5 |" in text
-    assert "Of an earlier walk: version 1" in text
+    assert "*Walk version 1.*" in text
 
 
 def test_a_table_of_others_alone_names_no_walk(tmp_path: Path) -> None:
