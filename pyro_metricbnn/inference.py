@@ -49,7 +49,8 @@ class MetricBNN(Results):
             a warning says so.
         latent_map: The latent space; `KernelMap()` by default.
         latent_dim: Its dimension; None for as many as it needs.
-        tube_scale: Width of the posterior around the decoded curves: see `MetricPosterior`.
+        tube_scale: Width of the posterior around the decoded curves, see `MetricPosterior`; None for a 2000th of the
+            spread of each coordinate, less where the energy would feel that.
         compile: Whether to compile the energy; None where the gradients to come are worth it.
         mode: How the energy runs: "loop" for models that branch on values; see `DriftRefineKernel`.
         chunk_size: At most this many particles at once, for when memory is short.
@@ -250,10 +251,11 @@ class MetricBNN(Results):
             "trajectories": walk.state(),
             "latent_map": {"class": type(self.latent_map).__name__, "state": self.latent_map.state()},
             "tube_scale": self.tube_scale,
+            "tube": self._tube,
             "num_particles": self.num_particles,
             "num_steps": self.kernel.num_steps,
             "temperature": self.kernel.temperature,
-            "prior_scale": self.prior_choice.scale if self.prior_choice is not None else None,
+            "prior_scale": getattr(self.model, "chosen_prior_scale", None),
             "arguments": plain_arguments(walk.arguments) if data else None,
         }
         write(path, "posterior", content)
@@ -289,10 +291,12 @@ class MetricBNN(Results):
             num_steps, temperature = content.value("num_steps", int), content.value("temperature", int, float)
             kernel_or_model = DriftRefineKernel(kernel_or_model, num_steps=num_steps, temperature=temperature)
         metric = cls(kernel_or_model, num_particles=num_particles, tube_scale=tube_scale)
-        prior_scale = content.value("prior_scale", float, type(None))
+        prior_scale, tube = (
+            content.value(name, float, type(None)) if name in content else None for name in ("prior_scale", "tube")
+        )
         if prior_scale is not None and isinstance(metric.model, BayesianNetwork) and metric.model.prior_is_auto:
             metric.model.take_prior_scale(prior_scale)
         sites = BatchedPotential(metric.model, *arguments[0], **arguments[1]).sites
         trajectories = replace(saved_trajectories(content, sites), arguments=arguments)
         metric._unfitted_map = saved_map(content, trajectories)
-        return metric._built(trajectories, metric._unfitted_map)
+        return metric._built(trajectories, metric._unfitted_map, tube)

@@ -18,6 +18,7 @@ from .diagnostics.summary import print_summary
 from .latent.guide import AutoMetric
 from .latent.latent_map import LatentMap
 from .latent.posterior import MetricPosterior
+from .latent.tube import tube_of
 from .model.sites import Model
 from .predictions.arviz_export import to_arviz
 from .predictions.prediction import Prediction, predict
@@ -36,6 +37,7 @@ class Results:
 
     kernel: DriftRefineKernel
     tube_scale: float | None
+    _tube: float | None = None  # of the spreads, where tube_scale is None
     _trajectories: Trajectories | None = None
     _guide: AutoMetric | None = None
     gain: Gain | None = None  # what the stages of the run predict on its validation rows, if it had any
@@ -86,9 +88,13 @@ class Results:
             self.gain = gain(self.model, self.trajectories, draws, *rows)  # type: ignore[arg-type]
         return tuple(self.gain.warnings)
 
-    def _built(self, trajectories: Trajectories, latent_map: LatentMap) -> Self:
-        """Itself, with the posterior and the guide of a fitted map."""
-        posterior = MetricPosterior(latent_map, self.tube_scale)
+    def _built(self, trajectories: Trajectories, latent_map: LatentMap, tube: float | None = None) -> Self:
+        """Itself, with the posterior and the guide of a fitted map, whose tube is that part of the spreads wide."""
+        self._tube, width = tube, self.tube_scale
+        if width is None:
+            self._tube = tube_of(trajectories, latent_map) if tube is None else tube
+            width = (self._tube * latent_map.spreads).clamp_min(1e-12)
+        posterior = MetricPosterior(latent_map, width)
         args, kwargs = trajectories.arguments
         self._guide = AutoMetric(self.model, posterior, trajectories.sites, args, kwargs)
         self._trajectories = trajectories
@@ -102,7 +108,7 @@ class Results:
         latent_map = state["_guide"]
         vars(self).update({**state, "_guide": None})
         if latent_map is not None:
-            self._built(self.trajectories, latent_map)
+            self._built(self.trajectories, latent_map, self._tube)
 
     def get_samples(self, group_by_chain: bool = False) -> dict[str, Tensor]:
         """The walk's own points by site, as Pyro's MCMC gives them: (N T, ...) or (N, T, ...)."""
@@ -142,7 +148,7 @@ class Results:
         if num_refinements == 0:
             return (self.guide.sample_posterior(count) for count in sizes)
         refine = partial(self.kernel.relax, self.trajectories, num_refinements=num_refinements)
-        refined = MetricPosterior(self.latent_map, self.tube_scale, refine)
+        refined = MetricPosterior(self.latent_map, self.posterior.tube_scale, refine)
         return (sites.unflatten(refined.sample(torch.Size((count,)))) for count in sizes)
 
     def predict(

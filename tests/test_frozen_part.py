@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
 
 from pyro_metricbnn import BatchedPotential, Categorical, DriftRefineKernel, Gaussian, bayesianize, predict
 from pyro_metricbnn.energy import Minibatches, MinibatchPotential, frozen_part
@@ -346,3 +346,41 @@ def test_a_walk_on_a_cut_energy_is_the_walk_on_the_whole_one(monkeypatch: pytest
         monkeypatch.setattr("pyro_metricbnn.energy.potential.frozen_part", lambda *_: None)
         torch.manual_seed(0)
         assert_equal(cut, walked())
+
+
+class Sentences(Dataset[tuple[Tensor, Tensor]]):
+    """Of several lengths."""
+
+    def __len__(self) -> int:
+        return NUM_ROWS
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        return IMAGES[i, 0, : 2 + i // SIZE], LABELS[i]
+
+
+class Reader(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x.reshape(-1, 8)).tanh().reshape(len(x), -1, 16).mean(1))
+
+
+def padded(rows: Any) -> tuple[Tensor, Tensor]:
+    return nn.utils.rnn.pad_sequence([x for x, _ in rows], batch_first=True), torch.stack([y for _, y in rows])
+
+
+def test_batches_of_several_lengths_are_left_whole() -> None:
+    batches = DataLoader(Sentences(), batch_size=SIZE, collate_fn=padded, drop_last=True)
+    potential = MinibatchPotential(model_of(Reader(), "head"), batches).using(mode="trace", expected_calls=100)
+    assert all(potential.value(particles(potential.dim)).isfinite().all() for _ in range(4))
+    assert not is_cut(potential)
+
+
+def test_a_dataset_that_gives_batches_is_left_whole() -> None:
+    in_batches = BatchSampler(RandomSampler(range(NUM_ROWS)), SIZE, drop_last=True)
+    batches = DataLoader(TensorDataset(IMAGES, LABELS), sampler=in_batches, batch_size=None)
+    potential = MinibatchPotential(model_of(stack(), "10"), batches).using(mode="trace", expected_calls=100)
+    assert potential.value(particles(potential.dim)).isfinite().all()
+    assert not is_cut(potential)

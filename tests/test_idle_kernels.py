@@ -59,3 +59,10 @@ def test_words_for_the_padding_are_left_to_torch() -> None:
     with written_out():
         written = layer(x)
     assert torch.equal(written, layer(x))
+
+
+def test_a_convolution_takes_its_arguments_by_name() -> None:
+    x, weight = torch.randn(2, 3, 1, 1), torch.randn(5, 3, 3, 3)
+    with written_out():
+        named = nn.functional.conv2d(input=x, weight=weight, padding=1)
+    assert torch.allclose(named, nn.functional.conv2d(x, weight, padding=1), atol=1e-6)

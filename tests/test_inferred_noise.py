@@ -81,7 +81,14 @@ def test_a_noise_that_depends_on_the_inputs_has_no_site_of_its_own(data: tuple[T
     assert not noise.own.any()
 
 
-@pytest.mark.parametrize("model", [of_known_noise, of_counts])
+def of_counts_with_a_wide_prior(x: Tensor, y: Tensor | None = None) -> None:
+    tau = pyro.sample("tau", dist.LogNormal(0.0, 1.0))
+    weights = pyro.sample("weights", dist.Normal(0.0, tau).expand([400]).to_event(1))
+    with pyro.plate("rows", len(x)):
+        pyro.sample("obs", dist.Poisson((0.01 * weights.sum() + 0 * x[:, 0]).exp()), obs=y)
+
+
+@pytest.mark.parametrize("model", [of_known_noise, of_counts, of_counts_with_a_wide_prior])
 def test_a_model_without_unknown_noise_is_left_alone(model: Any, data: tuple[Tensor, Tensor]) -> None:
     x, y = data
     assert _noise(BatchedPotential(model, x, y.abs().round())) is None

@@ -24,7 +24,10 @@ from pyro_metricbnn import (
     bayesianize,
     health,
 )
-from pyro_metricbnn.refiners.langevin import langevin_step
+from pyro_metricbnn.energy.minibatches import Minibatches, MinibatchPotential
+from pyro_metricbnn.ranks.share import Share
+from pyro_metricbnn.refiners.langevin import LEARNED, WINDOW, langevin_step
+from pyro_metricbnn.refiners.state import Ground
 from pyro_metricbnn.walk.loop import at_the_map
 
 NUM_ROWS, NOISE = 2000, 0.5
@@ -182,3 +185,33 @@ def test_the_number_of_gradients_grows_with_effort() -> None:
     ground = DriftRefineKernel(regression).ground(X, Y, batch_size=100, progress=False)
     assert isinstance(ground.potential, BatchedPotential)
     assert Langevin(effort=2.0).num_gradients(ground) == 2 * Langevin().num_gradients(ground)
+
+
+class OneOfTwo(Share):
+    """This rank has the first half of the particles, and the other the same numbers."""
+
+    num_places, is_several = 2, True
+
+    def gathered(self, values: Tensor) -> Tensor:
+        return torch.cat([values, values])
+
+
+def test_a_rank_carries_numbers_of_its_own_particles_alone() -> None:
+    potential = MinibatchPotential(regression, Minibatches((X, Y), 64), NUM_ROWS)
+    ground = Ground(potential, torch.zeros(4), torch.ones(4), 10, 6, {"modes": ()}, share=OneOfTwo())
+    refiner = Langevin()
+    before = refiner._with_steps(ground, refiner.start(ground, torch.zeros(3, 4)), 1e-4)
+    moved, _ = refiner._walk(ground, before, 20)
+    assert {len(value) for value in moved.where(torch.tensor([True, False, True]), before).own.values()} == {3}
+
+
+def test_a_blow_up_is_not_remembered_for_hundreds_of_windows() -> None:
+    potential = MinibatchPotential(regression, Minibatches((X, Y), 64), NUM_ROWS)
+    ground, refiner = Ground(potential, torch.zeros(4), torch.ones(4), 10, 6, {"modes": ()}), Langevin()
+    first = refiner._with_steps(ground, refiner.start(ground, torch.zeros(6, 4)), 1e-3)
+    learned = {name: first.own[name][0] for name in LEARNED}
+    heat = torch.full((6, 2), 1e6)
+    after = refiner._tuned(ground, learned, heat, WINDOW)
+    for _ in range(100):
+        after = refiner._tuned(ground, after, 1 + refiner.aim(ground) * (after["step"] / 1e-3).expand(6, 2), WINDOW)
+    assert float(after["step"].min()) > 0.2e-3

@@ -9,8 +9,8 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
-from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 from pyro_metricbnn import BatchedPotential, Gaussian, bayesianize
 from pyro_metricbnn.energy.minibatches import Minibatches, MinibatchPotential
@@ -203,3 +203,28 @@ def test_a_loader_without_batches_is_refused() -> None:
 def test_batches_that_do_not_know_their_data_need_its_size() -> None:
     with pytest.raises(ValueError, match="num_data"):
         MinibatchPotential(regression, [(X, SIGNAL)])
+
+
+def test_a_sampler_of_some_rows_says_how_many_there_are() -> None:
+    potential = MinibatchPotential(regression, loader(batch_size=3, sampler=SubsetRandomSampler(range(6))))
+    alone = BatchedPotential(regression, X[:6], SIGNAL[:6])
+    theta = particles(alone.dim)
+    value, _ = mean_over_a_pass(potential, theta, 2)
+    assert_equal(value, alone.value(theta))
+
+
+def test_several_inputs_of_a_loader_are_several_inputs_of_the_network() -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 1)
+
+        def forward(self, x: Tensor, shift: Tensor) -> Tensor:
+            return self.layer(x) + shift
+
+    rows = [((X[i], SIGNAL[i : i + 1]), SIGNAL[i : i + 1]) for i in range(len(X))]
+    model = bayesianize(Sum().to(X), Gaussian(1.0))
+    of_loader = MinibatchPotential(model, DataLoader(rows, batch_size=len(X)))  # type: ignore[arg-type]
+    whole = BatchedPotential(model, (X, SIGNAL[:, None]), SIGNAL[:, None])
+    theta = particles(whole.dim)
+    assert_equal(of_loader.value(theta), whole.value(theta))

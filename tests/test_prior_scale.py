@@ -18,6 +18,7 @@ from pyro_metricbnn import (
     MetricBNN,
     bayesianize,
     choose_temperature,
+    inference,
 )
 from pyro_metricbnn.refiners.steer import Steer
 from pyro_metricbnn.tempering import PriorScores
@@ -178,6 +179,31 @@ def test_a_saved_run_brings_its_scale_to_a_model_that_has_not_chosen(tmp_path: P
     MetricBNN.load(tmp_path / "narrow.pt", other)
     assert metric.prior_choice is not None
     assert other.normal_scales["0.weight"] == metric.prior_choice.scale < 1
+
+
+def test_a_run_that_was_loaded_and_saved_again_keeps_its_scale(tmp_path: Path) -> None:
+    metric = ran(*rows(40), validation=rows(200, seed=1))
+    metric.save(tmp_path / "once.pt")
+    MetricBNN.load(tmp_path / "once.pt", auto()).save(tmp_path / "twice.pt")
+    other = auto()
+    MetricBNN.load(tmp_path / "twice.pt", other)
+    assert metric.prior_choice is not None
+    assert other.normal_scales["0.weight"] == metric.prior_choice.scale < 1
+
+
+def test_a_file_of_before_scales_were_chosen_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = bayesianize(network(), Gaussian(0.5))
+    metric = ran(*rows(24), model=model)
+    written = inference.write
+    monkeypatch.setattr(
+        inference, "write", lambda path, kind, content: written(path, kind, _without(content, "prior_scale"))
+    )
+    metric.save(tmp_path / "old.pt")
+    assert MetricBNN.load(tmp_path / "old.pt", model).trajectories.num_particles == metric.num_particles
+
+
+def _without(content: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in content.items() if key != name}
 
 
 def test_a_word_that_is_no_scale_is_refused() -> None:

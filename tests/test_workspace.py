@@ -107,3 +107,32 @@ def test_kept_memory_is_not_pickled() -> None:
     there: Workspace = pickle.loads(pickle.dumps(kept))
     assert len(pickle.dumps(kept)) < 4 * sum(of.shape.numel() * of.dtype.itemsize for of in kept.places)
     assert all(map(torch.equal, there(*inputs), before))
+
+
+class Compared(nn.Module):
+    """Rows, or tokens of a row, less the first of them: one tensor is read twice, whole and in part."""
+
+    def __init__(self, of: str) -> None:
+        super().__init__()
+        self.of = of
+
+    def forward(self, h: Tensor) -> Tensor:
+        if self.of == "rows":
+            return h - h[:1]
+        tokens = h.unflatten(-1, (6, 5))
+        return (tokens - tokens[:, 1:2].expand_as(tokens)).flatten(1)
+
+
+@pytest.mark.parametrize("of", ["rows", "tokens"])
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.GELU, nn.SiLU, nn.ELU])
+def test_what_is_still_read_through_a_view_is_not_written_over(activation: Any, of: str) -> None:
+    net = nn.Sequential(nn.Linear(3, 30), activation(), Compared(of), nn.Linear(30, 2)).double()
+    x = noise(ROWS, 3)
+    potential = BatchedPotential(bayesianize(net, Categorical()), x, (x[:, 0] > 0).long())
+    theta = noise(4, potential.dim, seed=2)
+    for ours, plain in zip(
+        potential.using(mode="trace").value_and_grad(theta),
+        potential.using(mode="vmap").value_and_grad(theta),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, plain)

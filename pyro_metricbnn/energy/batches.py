@@ -125,7 +125,9 @@ def arguments_of(batch: Any) -> Batch:
     """The model's arguments in what a loader gives."""
     if isinstance(batch, Mapping):
         return (), dict(batch)
-    return (tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)), {}
+    parts = batch if isinstance(batch, (list, tuple)) else (batch,)
+    # Several inputs of a row are a tuple, of which torch's default_collate makes a list.
+    return tuple(tuple(part) if isinstance(part, list) else part for part in parts), {}
 
 
 def filled_up(num_data: int, size: int) -> Iterator[Tensor]:
@@ -171,6 +173,8 @@ def all_rows(batches: Any, size: int) -> Rows | None:
     if isinstance(batches, Minibatches):
         return batches
     if not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
+        return None
+    if batches.batch_size is None and batches.batch_sampler is None:  # its dataset gives batches, not rows
         return None
     rows = LoaderRows(batches)
     if rows.is_random(size):

@@ -25,6 +25,10 @@ SAME_GRADIENT = 0.5  # power of the precision: what the gradients of the whole a
 _CHEAP = {aten.clone.default, aten._to_copy.default, aten._unsafe_view.default}
 
 
+class UnequalBatches(Exception):
+    """Batches are of several shapes, and the graph is of one."""
+
+
 class Rows(Protocol):
     """All rows that batches are taken of."""
 
@@ -78,6 +82,8 @@ class FrozenPart:
         store: Data = ()
         with torch.no_grad():
             for number, batch in enumerate(rows.in_order(len(data[0]))):
+                if _shapes(batch) != self._shapes:
+                    raise UnequalBatches
                 values, first = self._before(*batch), number * len(data[0])
                 store = store or tuple(_room(rows.num_data, value) for value in values)
                 count = min(len(data[0]), rows.num_data - first)
@@ -133,7 +139,7 @@ def frozen_part(
     found = rows()
     try:
         return None if found is None else FrozenPart(before, after, data, found)
-    except OSError:  # no room on the disk
+    except (OSError, UnequalBatches):  # no room on the disk; padded to the longest of a batch
         return None
 
 

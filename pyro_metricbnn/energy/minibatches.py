@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, SubsetRandomSampler
 
 from ..files.storage import Content
 from ..graphs.execution import BatchedFunction, Execution
@@ -128,8 +128,10 @@ class MinibatchPotential(BatchedPotential):
 
 
 def _num_rows(batches: Any) -> int:
-    """The size of the full data of a DataLoader."""
+    """The size of the full data of a DataLoader: of the dataset, or of the part of it that is all there is to see."""
     try:
+        if isinstance(sampler := getattr(batches, "sampler", None), SubsetRandomSampler):
+            return len(sampler)
         return len(batches.dataset)
     except (AttributeError, TypeError, NotImplementedError) as error:
         holder = getattr(batches, "dataset", batches)

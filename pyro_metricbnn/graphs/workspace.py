@@ -151,13 +151,17 @@ class _Plan:
         return value.is_contiguous() and _num_bytes(value) >= self._least
 
     def _in_place(self, node: fx.Node, position: int) -> int | None:
-        """The place of an argument that nothing needs any more, where the operation goes from entry to entry."""
+        """The place of an argument that nothing needs any more, where the operation goes from entry to entry.
+
+        Another argument may show parts of it, as in h - h[:1]: then it is still being read.
+        """
         if not is_pointwise(node):
             return None
         value = self._values[node]
         for of in node.all_input_nodes:
             ends = self._last[of] == position and self._owner[of] == {of} and of in self._place_of
-            if ends and self._values[of].shape == value.shape and self._values[of].dtype == value.dtype:
+            shown = any(of in self._owner[other] for other in node.all_input_nodes if other is not of)
+            if ends and not shown and self._values[of].shape == value.shape and self._values[of].dtype == value.dtype:
                 return self._place_of[of]
         return None
 

@@ -20,10 +20,10 @@ from ..runtime.arguments import as_tensor, check_device, check_type
 from ..runtime.threads import settle_after_fork
 from ..walk.trajectories import Trajectories
 from .latent_map import LatentMap, usable
+from .tube import TUBE
 
 Refinement = Callable[[Tensor], Tensor]
 NUM_PIECES = 200  # of a segment, for the density
-TUBE = 5e-4  # of a coordinate's spread: predictions do not notice; of a tube twice as wide they begin to
 
 
 class TubePosterior(TorchDistribution):
@@ -122,7 +122,8 @@ class MetricPosterior(TubePosterior):
     Args:
         latent_map: A fitted map.
         tube_scale: s, the deviation of the noise around the curves, one number or one for each coordinate; None for a
-            2000th of the spread of each; 0 for none, which has no density.
+            2000th of the spread of each; 0 for none, which has no density. `MetricBNN` takes less where the energy
+            would feel that.
         refine: Gives draws (S, D) back nearer to the fiber, as `DriftRefineKernel.relax` does; they have no density.
 
     Example:

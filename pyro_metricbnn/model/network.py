@@ -34,6 +34,7 @@ class BayesianNetwork(nn.Module):
         self.net = copy.deepcopy(net).eval().requires_grad_(False)
         self.likelihood = likelihood
         self.prior_is_auto = is_auto(prior_scale)  # then runs of MetricBNN choose its scale
+        self.chosen_prior_scale: float | None = None
         self._priors = priors_of(prior_scale, self.trained_params)
 
     @property
@@ -56,7 +57,7 @@ class BayesianNetwork(nn.Module):
 
     def take_prior_scale(self, scale: float) -> None:
         """Have N(0, scale^2) priors from now on: what a run has chosen for a model with prior_scale="auto"."""
-        self._priors = priors_of(scale, self.trained_params)
+        self._priors, self.chosen_prior_scale = priors_of(scale, self.trained_params), scale
 
     def taken(self, x: Any, y: Any = None) -> tuple[Any, Any]:
         """Inputs and observations as tensors: arrays, frames and series, too, can be passed wherever a tensor can."""

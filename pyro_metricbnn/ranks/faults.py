@@ -71,6 +71,11 @@ def refuse_different(settings: Sequence[Mapping[str, Any]], like: Sequence[int])
                 )
 
 
+def said_of(error: Exception) -> str:
+    """An error of the first rank, for the others; an empty text would be none."""
+    return str(error) if isinstance(error, ValueError) and str(error) else f"{type(error).__name__} on rank 0: {error}"
+
+
 class Interruption:
     """Whether Ctrl-C was pressed."""
 

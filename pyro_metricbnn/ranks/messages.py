@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..runtime.randomness import own_numbers, random_state, set_random_state
-from .faults import named, refuse_different
+from .faults import named, refuse_different, said_of
 from .share import Share, shared_out
 
 Result = TypeVar("Result")
@@ -129,13 +129,15 @@ class RankShare(Share):
         return box[0]
 
     def by_first(self, work: Callable[[], Result]) -> Result:
-        found, failed = None, ""
+        found, failed, own = None, "", None
         if self.rank == 0:
             try:
                 found = work()
-            except ValueError as error:
-                failed = str(error)
+            except Exception as error:  # of any kind: the others wait for a word
+                own, failed = error, said_of(error)
         found, failed = self.from_first((found, failed))
+        if own is not None:
+            raise own
         if failed:
             raise ValueError(failed)
         self.synchronise()

@@ -32,6 +32,7 @@ LARGEST = 0.35  # eps, in units in which the prior has a curvature of 1: there a
 FEWEST_WINDOWS, MOST_WINDOWS = 8.0, 50.0  # that the sums remember; that the first step counts for
 FASTEST = 0.6  # change of the logarithm of a step in a window
 HOT = 1.0  # an excess at which a step is cut at once
+HOTTEST = 30.0  # that is remembered: sound walks stay below, and a blow-up would be for hundreds of windows
 LEARNED = ("step", "excess", "tried")  # of each site: eps, and sums of what it was and what came of it
 SUMS = ("heat", "looks", "batch_heat", "comparisons")  # by particle and site, over the recorded part
 EVERY = 4  # gradients between two looks at the velocities, which are as large as the noise
@@ -146,7 +147,8 @@ class Langevin(Refiner):
         """The same step for all sites, and velocities of temperature 1 for it."""
         velocity = math.sqrt(2 * first / (1 + self.momentum)) * ground.share.normal_like(particles.theta)
         own = {**particles.own, "velocity": velocity, "step": torch.full_like(particles.own["step"], first)}
-        return replace(particles, own={**own, **self._first_sums(ground, first)})
+        own |= {name: value.expand_as(own["step"]).clone() for name, value in self._first_sums(ground, first).items()}
+        return replace(particles, own=own)
 
     def _walk(
         self, ground: Ground, particles: Particles, num_gradients: int, *, tunes: bool = True
@@ -205,8 +207,7 @@ class Langevin(Refiner):
     def _first_sums(self, ground: Ground, first: float) -> dict[str, Tensor]:
         """As if the aim had been met with the first step, over as many windows as it takes to see an excess."""
         windows = self._windows(ground)
-        sums = {"excess": self.aim(ground) * windows, "tried": first * windows}
-        return {name: value.expand(ground.num_particles, -1).clone() for name, value in sums.items()}
+        return {"excess": self.aim(ground) * windows, "tried": first * windows}
 
     def _tuned(self, ground: Ground, learned: dict[str, Tensor], heat: Tensor, num_gradients: int) -> dict[str, Tensor]:
         """The next steps, and the sums that they come from, by temperatures (n, S) of the particles that are sound.
@@ -216,7 +217,7 @@ class Langevin(Refiner):
         """
         steps, part = learned["step"], num_gradients / WINDOW
         error = self._error(ground, max(1, len(heat)), num_gradients)
-        above = heat.mean(0) - 1 if len(heat) else torch.full_like(steps, HOT)
+        above = (heat.mean(0) - 1).clamp_max(HOTTEST) if len(heat) else torch.full_like(steps, HOT)
         windows = self._windows(ground)
         remembered = (1 - 1 / (FEWEST_WINDOWS + 2 * windows)) ** part
         excess = remembered * learned["excess"] + part * above

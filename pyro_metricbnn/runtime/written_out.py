@@ -55,7 +55,7 @@ class _Plain(TorchFunctionMode):
 
 
 def _without_idle_entries(
-    x: Tensor,
+    input: Tensor,  # the names are torch's: a network may pass it by name
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Any = 1,
@@ -70,14 +70,14 @@ def _without_idle_entries(
     """
     num = weight.dim() - 2
     if isinstance(padding, str):
-        return x, weight, bias, stride, padding, dilation, groups
+        return input, weight, bias, stride, padding, dilation, groups
     strides, paddings, dilations = (
         [of] * num if isinstance(of, int) else list(of) for of in (stride, padding, dilation)
     )
     strides, paddings, dilations = (of * num if len(of) == 1 else of for of in (strides, paddings, dilations))
     for i in range(num):
         length, kernel, step, before, apart = (
-            x.shape[i - num],
+            input.shape[i - num],
             weight.shape[i + 2],
             strides[i],
             paddings[i],
@@ -92,7 +92,7 @@ def _without_idle_entries(
         if left < 0 or len(range(-left, length + left - apart * (count - 1), step)) != len(places):
             continue  # what is left would need other padding at its two ends
         weight, paddings[i] = weight.narrow(i + 2, first, count), left
-    return x, weight, bias, strides, paddings, dilations, groups
+    return input, weight, bias, strides, paddings, dilations, groups
 
 
 def _is_packed(second: Any) -> bool:

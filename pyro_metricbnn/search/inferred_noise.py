@@ -71,7 +71,10 @@ def _noise(potential: BatchedPotential) -> _Noise | None:
     with torch.enable_grad(), Unvalidated():
         model = poutine.condition(potential.model, data=potential.sites.constrain(theta)[0])
         trace = poutine.trace(model).get_trace(*potential.args, **potential.kwargs)
-        parts = [_location_and_scale(node["fn"]) for node in trace.nodes.values() if kind_of(node) == "observed"]
+        seen = (node for name, node in trace.nodes.items() if kind_of(node) == "observed" and name not in values)
+        parts = [_location_and_scale(node["fn"]) for node in seen]
+        if not parts:
+            return None
         of_center, of_scale = (
             _slope([one for one in each if one is not None], theta) for each in zip(*parts, strict=True)
         )

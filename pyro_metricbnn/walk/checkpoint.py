@@ -145,12 +145,16 @@ class Checkpoint:
         """
         if self._moment is None or self._moment.step != state.step:
             self._moment = Moment.before(state.step, ground.potential, ground.share.generators)
-        if not is_due or state.step == self._step:
+        if not is_due:
+            return
+        # Ranks that share rows find the energy together, those whose file has this step, too: another's may not.
+        content = _content(ground, state, self._moment) if ground.share.is_several or state.step != self._step else {}
+        if state.step == self._step:
             return
         try:
             if ground.share.is_several and self.path.exists():
                 os.replace(self.path, self._before)
-            write(self.path, "checkpoint", {"settings": self.settings, **_content(ground, state, self._moment)})
+            write(self.path, "checkpoint", {"settings": self.settings, **content})
             self._step = state.step
         except (OSError, RuntimeError, MemoryError) as error:
             then = "This was the last try" if is_last else "The walk goes on, and it will be tried again"

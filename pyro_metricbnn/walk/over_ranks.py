@@ -25,6 +25,7 @@ from ..files.storage import writable
 from ..graphs.execution import BatchedFunction
 from ..model.sites import find_sites
 from ..model.structure import Model
+from ..ranks.faults import said_of
 from ..ranks.joining import share_of
 from ..ranks.messages import RankShare
 from ..ranks.share import Share
@@ -173,16 +174,16 @@ def ground_for_all(share: Share, potential: BatchedPotential, refiner: Refiner, 
     """What `find` gives: searched for by the first ranks, and the same for all, with a generator for each particle."""
     if not isinstance(share, RankShare):
         return find()
-    found, failed = None, ""
+    found, failed, own = None, "", None
     if share.place == 0 or potential.is_noisy:  # who takes batches has to stay at the same one as the others
         try:
             found = find()
-        except ValueError as error:
+        except Exception as error:  # of any kind: the others wait for a word
             if share.num_rows > 1:
                 raise  # the ranks that share its rows are in the midst of it, too
-            failed = str(error)
+            own, failed = error, said_of(error)
     if failed := share.from_first(failed):
-        raise ValueError(failed)
+        raise own or ValueError(failed)
     tensors = {} if found is None else {"theta_star": found.theta_star, "scale": found.scale}
     tensors |= {} if found is None else {name: v for name, v in found.measured.items() if torch.is_tensor(v)}
     tensors = share.tensors_from_first(tensors, potential.sites.device)
