@@ -19,7 +19,7 @@ from .files.storage import FilePath, read, write
 from .graphs.execution import Mode
 from .latent import KernelMap, LatentMap
 from .latent.autoencoder_map import AutoencoderMap
-from .latent.saved import plain_arguments, saved_arguments, saved_map, saved_trajectories
+from .latent.saved import plain_arguments, restore_model, saved_arguments, saved_map, saved_trajectories, state_of_model
 from .model.network import BayesianNetwork
 from .model.structure import Model
 from .refiners.pull_back import Descent
@@ -255,7 +255,7 @@ class MetricBNN(Results):
             "num_particles": self.num_particles,
             "num_steps": self.kernel.num_steps,
             "temperature": self.kernel.temperature,
-            "prior_scale": getattr(self.model, "chosen_prior_scale", None),
+            **state_of_model(self.model),
             "arguments": plain_arguments(walk.arguments) if data else None,
         }
         write(path, "posterior", content)
@@ -291,11 +291,8 @@ class MetricBNN(Results):
             num_steps, temperature = content.value("num_steps", int), content.value("temperature", int, float)
             kernel_or_model = DriftRefineKernel(kernel_or_model, num_steps=num_steps, temperature=temperature)
         metric = cls(kernel_or_model, num_particles=num_particles, tube_scale=tube_scale)
-        prior_scale, tube = (
-            content.value(name, float, type(None)) if name in content else None for name in ("prior_scale", "tube")
-        )
-        if prior_scale is not None and isinstance(metric.model, BayesianNetwork) and metric.model.prior_is_auto:
-            metric.model.take_prior_scale(prior_scale)
+        tube = content.value("tube", float, type(None)) if "tube" in content else None
+        restore_model(content, metric.model)
         sites = BatchedPotential(metric.model, *arguments[0], **arguments[1]).sites
         trajectories = replace(saved_trajectories(content, sites), arguments=arguments)
         metric._unfitted_map = saved_map(content, trajectories)

@@ -90,7 +90,8 @@ class Results:
 
     def _built(self, trajectories: Trajectories, latent_map: LatentMap, tube: float | None = None) -> Self:
         """Itself, with the posterior and the guide of a fitted map, whose tube is that part of the spreads wide."""
-        self._tube, width = tube, self.tube_scale
+        width: float | Tensor | None = self.tube_scale
+        self._tube = tube
         if width is None:
             self._tube = tube_of(trajectories, latent_map) if tube is None else tube
             width = (self._tube * latent_map.spreads).clamp_min(1e-12)

@@ -13,7 +13,7 @@ import pytest
 import pyro_metricbnn
 
 PACKAGE = Path(pyro_metricbnn.__file__).parent
-OTHERS = {"persistent_workers", "collate_fn", "config"}  # arguments of torch's DataLoader and of Pyro's reparam
+OTHERS = {"persistent_workers", "collate_fn", "config", "obs"}  # of torch's DataLoader, Pyro's reparam and sample
 NAMED = re.compile(r"\b([A-Za-z_]\w*)=(?!=)")
 CALLED = re.compile(r"\b([A-Z]\w+)\(")
 

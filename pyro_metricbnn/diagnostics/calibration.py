@@ -11,6 +11,7 @@ import torch
 from pyro.ops.stats import crps_empirical, quantile
 from torch import Tensor
 
+from ..model.numbers import as_tensors
 from ..predictions.prediction import Prediction
 from ..runtime.arguments import check_count, check_type
 
@@ -83,7 +84,7 @@ def calibration(
     check_type("levels", levels, (list, tuple), "a list of probabilities", "pass for example [0.5, 0.9]")
     if not levels or not all(0 < level < 1 for level in levels):
         raise ValueError(f"levels must be between 0 and 1, got {tuple(levels)}: they are parts of the probability.")
-    y = prediction.likelihood.targets(prediction.f[0], y)
+    y = prediction.likelihood.targets(prediction.f[0], as_tensors("y", y, prediction.f))
     if not y.numel():
         raise ValueError("y has no observation: pass at least one.")
     if wrong := int((~y.isfinite()).sum()):

@@ -20,7 +20,9 @@ from .calibration import ClassCalibration, RealCalibration, calibration
 
 CAME, FOUND, WALKED = "as it came", "MAP", "posterior"
 TOO_SMALL = 1 / 3  # of the residuals: a noise that is smaller leaves them unexplained
-WORSE = 0.01  # nats a row
+WORSE, MOST_ERRORS = 0.01, 2.0  # nats a row, and standard errors
+STANDARDISED = "a narrower prior (prior_scale=), and x and y of a mean of 0 and a deviation of 1"
+BY_NUMBER = "a colder temperature by its number, as MetricBNN(model, temperature=0.1)"
 COLDER = 'another temperature, MetricBNN(model, temperature="auto") or a colder one by its number, as 0.1'
 
 
@@ -31,6 +33,7 @@ class Gain:
     stages: Mapping[str, ClassCalibration | RealCalibration]
     difference: float  # NLL a row of the posterior, less that of the network as it came
     standard_error: float  # of that difference, over the rows
+    way: str = COLDER  # to something better
 
     def __str__(self) -> str:
         width = max(map(len, self.stages))
@@ -41,10 +44,12 @@ class Gain:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What to try, where the posterior predicts worse than what came in."""
-        if self.difference <= max(WORSE, self.standard_error):
+        if self.difference <= max(WORSE, MOST_ERRORS * self.standard_error):
             return ()
         by_search = self.stages[FOUND].nll > self.stages[CAME].nll + WORSE
-        way = "leave from the weights as they are, run(..., map_params=model.trained_params)" if by_search else COLDER
+        way = (
+            "leaving from the weights as they are, run(..., map_params=model.trained_params)" if by_search else self.way
+        )
         return (
             f"the posterior predicts these rows worse than the network as it came, by {self.difference:.3f} ± "
             f"{self.standard_error:.3f} nats a row. Try {way}; or more effort, if health says that the walk has not "
@@ -72,7 +77,8 @@ def gain(model: BayesianNetwork, walk: Trajectories, draws: Mapping[str, Tensor]
     each = predictions[CAME].log_prob(y) - predictions[WALKED].log_prob(y)
     error = float(each.std()) / len(each) ** 0.5 if len(each) > 1 else float("inf")
     stages = {name: calibration(prediction, y) for name, prediction in predictions.items()}
-    return Gain(stages=stages, difference=float(each.mean()), standard_error=error)
+    way = STANDARDISED if model.likelihood.infers_noise else BY_NUMBER if walk.in_batches else COLDER
+    return Gain(stages=stages, difference=float(each.mean()), standard_error=error, way=way)
 
 
 def as_it_came(model: BayesianNetwork, walk: Trajectories) -> dict[str, Tensor]:

@@ -23,10 +23,10 @@ MAX_RECONSTRUCTION = 0.5
 MIN_PATH = 0.5  # of what was planned
 MIN_VIRIAL, MOST_ERRORS = 0.7, 2.0  # 1 for samples; so many standard errors above what was seen count as well
 MAX_HEAT = 0.2  # that a kinetic temperature may be off by: so much is a tenth of a posterior's deviations
-MORE_EFFORT = "MetricBNN(model, effort=4)"
+MORE_EFFORT = "four times the effort (from the default MetricBNN(model, effort=4))"
 WEIGHTS_MAY_DIFFER = (
     "Weights of a network can differ where functions agree: look at function_mixing, and if that is high too, take "
-    f"more effort: {MORE_EFFORT}."
+    f"{MORE_EFFORT}."
 )
 Run = Any  # a MetricBNN, which is further down the flow
 
@@ -50,8 +50,8 @@ class Arrival:
         if self.path_walked < MIN_PATH:
             return (
                 f"the walk has not arrived: the energy became so sharp that it went {100 * self.path_walked:.0f} % of "
-                f"the path, and its points are nearer to the MAP than the posterior's. {MORE_EFFORT} goes further, "
-                "refiner=Steer(path=6) all the way whatever it takes; a narrower prior makes it softer."
+                f"the path, and its points are nearer to the MAP than the posterior's. Further goes {MORE_EFFORT}, "
+                "all the way, whatever it takes, refiner=Steer(path=6); a narrower prior makes it softer."
             )
         if self.is_drifting:
             return (
@@ -128,7 +128,7 @@ class Health:
                 f"{MORE_EFFORT}."
             )
         if self.r_hat > MAX_COORDINATE_R_HAT:
-            advice = WEIGHTS_MAY_DIFFER if self.is_network else f"Take more effort: {MORE_EFFORT}."
+            advice = WEIGHTS_MAY_DIFFER if self.is_network else f"Take {MORE_EFFORT}."
             where = f"R-hat of site {self.r_hat_site!r} is {self.r_hat:.2f}"
             said.append(f"{where}: the particles do not agree on it. {advice}")
         if self.bend > MAX_BEND:
@@ -149,6 +149,12 @@ class Health:
         return self.arrival.arrived
 
     @property
+    def _said_of_trend(self) -> str:
+        if math.isnan(self.energy_trend):
+            return "nobody can tell from so few particles or points"
+        return f"{self.energy_trend:+.2f} spreads ({'arrived' if self.arrived else 'not arrived'})"
+
+    @property
     def arrival(self) -> "Arrival":
         """The same in words."""
         return Arrival(self.energy_trend, self.is_drifting, self.path_walked, self.virial, self.is_narrow)
@@ -158,7 +164,7 @@ class Health:
         lines = [
             f"{self.num_particles} particles, {self.num_steps} steps, {self.dim} coordinates",
             f"energy: MAP {self.map_energy:.1f}, start {start:.1f}, middle {middle:.1f}, end {end:.1f}; over the "
-            f"second half {self.energy_trend:+.2f} spreads ({'arrived' if self.arrived else 'not arrived'})",
+            f"second half {self._said_of_trend}",
             f"energy error: {self.energy_error:.2g}; drift survived: {self.drift_survived:.2f}; "
             f"path walked: {self.path_walked:.0%}; frozen: {len(self.frozen) or 'none'}",
         ]

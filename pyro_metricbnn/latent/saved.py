@@ -4,12 +4,16 @@ In: the content of a file, and a model's sites.  Out: the arguments, the walk an
 """
 
 import itertools
+from typing import Any
 
 import torch
 
 from ..files.storage import Content
 from ..files.tree import Tree
+from ..model.network import BayesianNetwork
 from ..model.sites import Sites
+from ..model.structure import Model
+from ..walk.checkpoint import fingerprint
 from ..walk.trajectories import Arguments, Trajectories
 from .latent_map import LatentMap
 
@@ -31,6 +35,28 @@ def saved_arguments(content: Content) -> Arguments:
     if [type(part) for part in saved] != [tuple, dict] or not all(type(name) is str for name in saved[1]):
         raise content.wrong("arguments", "a tuple of arguments and a dict of keyword arguments")
     return saved
+
+
+def state_of_model(model: Model) -> dict[str, Any]:
+    """What a file says of a network: the prior's scale that was chosen, and what tells its fixed part from others."""
+    if not isinstance(model, BayesianNetwork):
+        return {}
+    return {"prior_scale": model.chosen_prior_scale, "fixed_part": fingerprint(model.fixed_part)}
+
+
+def restore_model(content: Content, model: Model) -> None:
+    """Give a network the prior's scale of the file; refuse one with another fixed part: its sites would fit, and its
+    predictions be of nothing."""
+    if not isinstance(model, BayesianNetwork):
+        return
+    scale = content.value("prior_scale", float, type(None)) if "prior_scale" in content else None
+    if scale is not None and model.prior_is_auto:
+        model.take_prior_scale(scale)
+    saved = content.value("fixed_part", str) if "fixed_part" in content else None
+    if saved is not None and saved != fingerprint(model.fixed_part):
+        how = "weights that are not inferred, or buffers such as BatchNorm's statistics, have other values in this one"
+        advice = "Load the trained network's state_dict before bayesianize: the file has the inferred weights alone."
+        raise ValueError(f"{content.path} is of another model: {how}. {advice}")
 
 
 def saved_trajectories(content: Content, sites: Sites) -> Trajectories:

@@ -17,6 +17,12 @@ from torch.nn.functional import softplus
 
 from ..runtime.arguments import check_device, check_number
 
+FEWEST_ROWS, NEAR = 8, 0.1  # of outputs that are looked at; to 0 and to 1
+SIGMOID = (
+    "the network's outputs lie from 0 to 1: it ends in a sigmoid, and {} reads logits. Leave the sigmoid out; what was "
+    "trained with it keeps its weights."
+)
+
 
 class Likelihood(ABC):
     """How observations scatter around a network's output f, that of one draw of the weights.
@@ -181,6 +187,11 @@ class HeteroscedasticGaussian(Likelihood):
         return super().targets(self._halves(f)[0], y)
 
 
+def _squashed(f: Tensor) -> bool:
+    """Whether all outputs lie from 0 to 1 and come near to both: logits of so many rows do not."""
+    return len(f) >= FEWEST_ROWS and bool((f >= 0).all() and (f <= 1).all() and f.min() < NEAR and f.max() > 1 - NEAR)
+
+
 @dataclass(frozen=True)
 class Categorical(Likelihood):
     """Class labels 0 to C - 1 from C logits.
@@ -204,6 +215,8 @@ class Categorical(Likelihood):
 
     def misread(self, f: Tensor) -> str:
         sums = f.sum(-1)
+        if _squashed(f) and not torch.allclose(sums, torch.ones_like(sums), atol=1e-4):
+            return SIGMOID.format(type(self).__name__)
         if f.shape[-1] < 2 or bool((f < 0).any()) or not torch.allclose(sums, torch.ones_like(sums), atol=1e-4):
             return ""
         return (
@@ -249,6 +262,9 @@ class Bernoulli(Likelihood):
 
     def class_probs(self, f: Tensor, **parameters: Tensor) -> Tensor:
         return torch.stack([(-f).sigmoid(), f.sigmoid()], dim=-1)
+
+    def misread(self, f: Tensor) -> str:
+        return SIGMOID.format(type(self).__name__) if _squashed(f) else ""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import pyro
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.parameter import is_lazy
@@ -42,6 +43,13 @@ class BayesianNetwork(nn.Module):
         """The module's present weights by site: the start of the MAP search."""
         return {name: self.net.get_parameter(name).detach() for name in self.names}
 
+    @property
+    def fixed_part(self) -> dict[str, Tensor]:
+        """What the module has beside them: parameters that are no sites, and buffers as BatchNorm's statistics."""
+        own = {name: value for name, value in self.net.named_parameters() if name not in self.names}
+        counts = "num_batches_tracked"  # which evaluation does not read
+        return own | {name: value for name, value in self.net.named_buffers() if not name.endswith(counts)}
+
     def train(self, mode: bool = True) -> Self:
         """Keep the module in evaluation mode."""
         return super().train(False)
@@ -69,6 +77,11 @@ class BayesianNetwork(nn.Module):
         weights = {name: pyro.sample(name, self.prior(name)) for name in self.names}
         weights = {name: value.to(self.net.get_parameter(name)) for name, value in weights.items()}
         f = functional_call(self.net, weights, x if isinstance(x, tuple) else (x,))
+        if not isinstance(f, Tensor):
+            raise WrongTypeError(
+                f"the network gives a {type(f).__name__}, and a likelihood reads one tensor: wrap it in a module that "
+                "gives the output that the observations are of."
+            )
         if not f.dim():
             raise ValueError("the network's output is one number: it needs a row for each input.")
         parameters = self.likelihood.parameters(f)
@@ -142,6 +155,8 @@ def _check_values(net: nn.Module, names: Sequence[str]) -> None:
             wrong = f"has a name that the model needs for itself (one of {RESERVED}): wrap the module in nn.Sequential."
         elif not value.is_floating_point():
             wrong = f"is {value.dtype}: only real parameters can have a prior. Leave it out with where=."
+        elif value.dtype in (torch.float16, torch.bfloat16):
+            wrong = f"is {value.dtype}, which is too coarse for a walk: pass net.float()."
         elif not bool(value.isfinite().all()):
             wrong = "has values that are not finite: train again with a smaller step, or load a sound checkpoint."
         else:

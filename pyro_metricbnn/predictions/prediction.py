@@ -16,6 +16,7 @@ from torch.func import functional_call
 from ..energy.handlers import Unvalidated
 from ..model.likelihoods import Likelihood
 from ..model.network import BayesianNetwork
+from ..model.numbers import as_tensors
 from ..model.structure import check_observed
 from ..runtime.arguments import WrongTypeError, check_count, check_device, check_mapping, check_part, does_not_run
 from ..runtime.each_draw import for_each
@@ -110,7 +111,7 @@ class Prediction:
 
     def quantile(self, q: float) -> Tensor:
         """The q-quantile of new observations, from one observation a draw."""
-        check_part("q", q, "it is the probability below the quantile.")
+        check_part("q", q, "it is the probability below the quantile; of several call it for each.")
         return self.sample().to(self.f.dtype).quantile(q, dim=0)
 
     def sample(self) -> Tensor:
@@ -135,7 +136,7 @@ class Prediction:
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log predictive density of each observation (n,), averaged over draws before the logarithm."""
-        y = self.likelihood.targets(self.f[0], y)
+        y = self.likelihood.targets(self.f[0], as_tensors("y", y, self.f))
         first = {name: value[0] for name, value in self.parameters.items()}
         check_observed("y", self.likelihood.distribution(self.f[0], **first), y)
         each = self._each(lambda f, **own: self.likelihood.distribution(f, **own).log_prob(y))

@@ -7,10 +7,10 @@ import inspect
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..energy.potential import BatchedPotential
-from ..model.likelihoods import Likelihood
+from ..model.likelihoods import SIGMOID, Likelihood
 from ..model.network import BayesianNetwork
 from ..model.structure import kind_of
 from ..runtime.progress import warn
@@ -27,11 +27,15 @@ def first_look(potential: BatchedPotential, *, searches: bool) -> None:
     _refuse_sequential(potential)
     model = potential.model
     if not isinstance(model, BayesianNetwork):
+        _say_unobserved(potential)
         return
     x, y = data_of(model, potential.args, potential.kwargs)
     with torch.no_grad(), in_turn():
         f = model.net(*x) if isinstance(x, tuple) else model.net(x)
-    if wrong := model.likelihood.misread(f):
+    wrong = model.likelihood.misread(f)
+    if not wrong and model.likelihood.observes == "classes" and isinstance([*model.net.modules()][-1], nn.Sigmoid):
+        wrong = SIGMOID.format(type(model.likelihood).__name__)
+    if wrong:
         raise ValueError(wrong)
     for text in (
         *_unlike_one("x", x[0] if isinstance(x, tuple) else x),
@@ -60,6 +64,16 @@ def _refuse_sequential(potential: BatchedPotential) -> None:
                 f"the latent site {name!r} is in the sequential plate {frame.name!r} (a for loop over it), which "
                 "Pyro's guides do not support: write `with pyro.plate(...)` and all of its values as one site."
             )
+
+
+def _say_unobserved(potential: BatchedPotential) -> None:
+    """A model that was given data and observes nothing: what was meant to be observed is inferred."""
+    kinds = {kind_of(node) for node in potential.prototype.nodes.values()}
+    if potential._data and not kinds & {"observed", "factor"}:
+        warn(
+            "the model was given data and observes none of it: what comes out is its prior. Give the site of the "
+            'observations obs=, as pyro.sample("obs", ..., obs=y).'
+        )
 
 
 def _unlike_one(name: str, value: Any) -> list[str]:

@@ -96,7 +96,8 @@ def go_on(
         warn(
             f"{lost} of {ground.num_particles} particles came to an energy that is not finite and stand frozen at "
             "their last good point; their later points are left out of the samples. Take a smaller step: "
-            "MetricBNN(model, effort=4), or a smaller alpha or eta of a refiner that pulls back."
+            "four times the effort (from the default MetricBNN(model, effort=4)), or a smaller alpha or eta of a "
+            "refiner that pulls back."
         )
     return state.record.trajectories()
 
