@@ -93,6 +93,26 @@ def probabilities(*last: nn.Module) -> Any:
     return bayesianize(nn.Sequential(nn.Linear(1, 3), *last), Categorical())
 
 
+class Squashing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steep = nn.Linear(1, 1)
+        nn.init.constant_(self.steep.weight, 9.0)
+        self.last = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(self.last(self.steep(x)))
+
+
+def squashed() -> Any:
+    return bayesianize(Squashing(), Bernoulli())
+
+
+class Two(nn.Linear):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x), x
+
+
 def many_weights() -> Any:
     return bayesianize(nn.Sequential(nn.Linear(1, 2_000_000), nn.Linear(2_000_000, 1)), Gaussian(0.3))
 
@@ -110,6 +130,10 @@ WRONG: list[Wrong] = [
         r"shape \(1,\) for 1 rows",
     ),
     refuses("run: softmax", lambda: run(X, LABELS, model=probabilities(nn.Softmax(-1))), "ends in a softmax"),
+    refuses("run: sigmoid", lambda: run(X, LABELS, model=probabilities(nn.Sigmoid())), "ends in a sigmoid, .* logits"),
+    refuses("run: sigmoid, out of sight", lambda: run(X, Y > 0, model=squashed()), "from 0 to 1: it ends in a sigmoid"),
+    refuses_type("run: two outputs", lambda: run(X, Y, model=bayesianize(Two(1, 1), Gaussian(0.3))), "gives a tuple"),
+    refuses("bayesianize: half", lambda: bayesianize(nn.Linear(1, 1).half(), Gaussian(0.3)), r"too coarse.*net\.float"),
     refuses_type("run: the network itself", lambda: run(X, Y, model=nn.Linear(1, 1)), r"bayesianize\(net, Gaussian"),
     refuses("run: the network itself, without y", lambda: run(X, model=nn.Linear(1, 1)), "with bayesianize"),
     refuses("run: float64 for a float32 network", lambda: run(X.double(), Y), r"argument 0 is.*pass x\.float\(\)"),
@@ -256,6 +280,15 @@ def test_inputs_of_thousands_are_said_with_what_to_do() -> None:
 def test_targets_of_thousands_are_said_with_what_to_do() -> None:
     said = said_by(X, 1000 * Y, model=bayesianize(fitted_line(), Gaussian(700.0)))
     assert "(y - y.mean(0)) / y.std(0), and scale predictions back" in said
+
+
+def test_a_model_that_observes_none_of_its_data_is_said() -> None:
+    def forgot(y: Tensor) -> None:
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        pyro.sample("obs", dist.Normal(a, 1.0).expand([len(y)]).to_event(1))
+
+    with pytest.warns(UserWarning, match="observes none of it: what comes out is its prior.*obs="):
+        run(LEVELS, model=forgot)
 
 
 def test_few_rows_for_many_weights_are_said() -> None:

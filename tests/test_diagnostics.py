@@ -122,6 +122,11 @@ def test_a_walk_of_which_all_particles_froze_still_has_a_report(walk: Trajectori
     assert "20 of 20" in str(state)
 
 
+def test_a_trend_that_nobody_can_tell_is_called_so(walk: Trajectories) -> None:
+    state = replace(health(walk), energy_trend=float("nan"))
+    assert "nobody can tell from so few particles or points" in str(state)
+
+
 def test_particles_that_disagree_on_a_site_are_reported(walk: Trajectories) -> None:
     thetas = walk.thetas.clone()
     thetas[:, :, -1] += 5 * torch.arange(20)[:, None]

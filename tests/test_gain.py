@@ -76,6 +76,18 @@ def test_what_a_posterior_gains_over_an_overfitted_network_is_no_reason_for_a_wa
     assert not any("worse than the network" in text for text in said)
 
 
+def test_a_difference_within_two_standard_errors_is_no_reason_for_a_warning() -> None:
+    said = [Gain(stages={}, difference=error * 0.1, standard_error=0.1).warnings for error in (1.9, -3.0)]
+    assert said == [(), ()]
+
+
+@pytest.mark.parametrize(("likelihood", "way"), [(Gaussian(3.0), "temperature"), (Gaussian(), "prior_scale=")])
+def test_what_to_try_fits_the_likelihood(likelihood: Gaussian, way: str) -> None:
+    metric, _ = run(bayesianize(trained(), likelihood, prior_scale=30.0), noisy(0), validation=(X, noisy(1)))
+    assert metric.gain is not None
+    assert way in metric.gain.way
+
+
 def test_validation_rows_do_not_change_the_walk() -> None:
     model = bayesianize(trained(), Gaussian(NOISE))
     with_rows, _ = run(model, noisy(0), validation=(X, noisy(1)))

@@ -214,4 +214,4 @@ def test_a_blow_up_is_not_remembered_for_hundreds_of_windows() -> None:
     after = refiner._tuned(ground, learned, heat, WINDOW)
     for _ in range(100):
         after = refiner._tuned(ground, after, 1 + refiner.aim(ground) * (after["step"] / 1e-3).expand(6, 2), WINDOW)
-    assert float(after["step"].min()) > 0.2e-3
+    assert float(after["step"].min()) > 0.5e-3

@@ -16,6 +16,7 @@ from pyro_metricbnn import (
     MetricBNN,
     Poisson,
     bayesianize,
+    calibration,
     predict,
 )
 from pyro_metricbnn.model.likelihoods import Likelihood
@@ -73,6 +74,12 @@ def test_log_prob_averages_densities_before_the_logarithm(metric: MetricBNN) -> 
     prediction = metric.predict(X, num_samples=30)
     each = dist.Normal(prediction.f, 0.3).log_prob(Y).squeeze(-1)
     torch.testing.assert_close(prediction.log_prob(Y), each.exp().mean(0).log(), atol=1e-4, rtol=1e-4)
+
+
+def test_observations_in_an_array_have_the_log_prob_and_the_calibration_of_a_tensors(metric: MetricBNN) -> None:
+    prediction = metric.predict(X, num_samples=20)
+    torch.testing.assert_close(prediction.log_prob(Y.numpy()), prediction.log_prob(Y))
+    assert calibration(prediction, Y.numpy()).nll == calibration(prediction, Y).nll
 
 
 def test_quantiles_cover_what_they_say(metric: MetricBNN) -> None:

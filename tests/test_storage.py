@@ -392,6 +392,17 @@ def test_a_model_with_another_support_is_refused(tmp_path: Path) -> None:
         MetricBNN.load(tmp_path / "posterior.pt", model, GROUPS, positive=False)
 
 
+def test_a_network_with_other_fixed_weights_is_refused(tmp_path: Path) -> None:
+    """The sites would fit, and the predictions be of nothing."""
+    net = nn.Sequential(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 1))
+    path = tmp_path / "posterior.pt"
+    run(bayesianize(net, Gaussian(0.3), where=["2"]), X, Y).save(path)
+    MetricBNN.load(path, bayesianize(net, Gaussian(0.3), where=["2"]), X, Y)
+    other = nn.Sequential(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 1))
+    with pytest.raises(ValueError, match="weights that are not inferred.*Load the trained network's state_dict"):
+        MetricBNN.load(path, bayesianize(other, Gaussian(0.3), where=["2"]), X, Y)
+
+
 def test_a_model_in_another_precision_is_refused(file: Path) -> None:
     with pytest.raises(ValueError, match=r"in torch\.float32, .* this one is in torch\.float64"):
         MetricBNN.load(file, network(dtype=torch.float64), X.double(), Y.double())
