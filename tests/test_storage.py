@@ -399,7 +399,7 @@ def test_a_network_with_other_fixed_weights_is_refused(tmp_path: Path) -> None:
     run(bayesianize(net, Gaussian(0.3), where=["2"]), X, Y).save(path)
     MetricBNN.load(path, bayesianize(net, Gaussian(0.3), where=["2"]), X, Y)
     other = nn.Sequential(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 1))
-    with pytest.raises(ValueError, match="weights that are not inferred.*Load the trained network's state_dict"):
+    with pytest.raises(ValueError, match=r"weights that are not inferred.*Load the trained network's state_dict"):
         MetricBNN.load(path, bayesianize(other, Gaussian(0.3), where=["2"]), X, Y)
 
 
