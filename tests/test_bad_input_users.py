@@ -24,8 +24,10 @@ from pyro_metricbnn import (
     compare,
     predict,
 )
+from pyro_metricbnn.model.numbers import as_tensors
 from pyro_metricbnn.walk import WalkOptions
 from tests.wrong_calls import (
+    INF,
     LABELS,
     Wrong,
     X,
@@ -40,6 +42,7 @@ from tests.wrong_calls import (
     refuses,
     refuses_type,
     run,
+    spoiled,
 )
 
 LEVELS = Y[:, 0]
@@ -93,6 +96,11 @@ def probabilities(*last: nn.Module) -> Any:
     return bayesianize(nn.Sequential(nn.Linear(1, 3), *last), Categorical())
 
 
+def bounded() -> Any:
+    """Outputs are finite whatever the inputs are; gradients are not."""
+    return bayesianize(nn.Sequential(nn.Linear(1, 2), nn.Tanh(), nn.Linear(2, 1)), Gaussian(0.3))
+
+
 class Squashing(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -134,6 +142,14 @@ WRONG: list[Wrong] = [
     refuses("run: sigmoid, out of sight", lambda: run(X, Y > 0, model=squashed()), "from 0 to 1: it ends in a sigmoid"),
     refuses_type("run: two outputs", lambda: run(X, Y, model=bayesianize(Two(1, 1), Gaussian(0.3))), "gives a tuple"),
     refuses("bayesianize: half", lambda: bayesianize(nn.Linear(1, 1).half(), Gaussian(0.3)), r"too coarse.*net\.float"),
+    refuses(
+        "run: infinite x",
+        lambda: run(spoiled(X, INF), Y, model=bounded()),
+        "argument 0 has 1 entries that are not finite: drop",
+    ),
+    refuses(
+        "predict: float64 for a float32 network", lambda: metric().predict(X.double()), r"torch.float64: pass x.float"
+    ),
     refuses_type("run: the network itself", lambda: run(X, Y, model=nn.Linear(1, 1)), r"bayesianize\(net, Gaussian"),
     refuses("run: the network itself, without y", lambda: run(X, model=nn.Linear(1, 1)), "with bayesianize"),
     refuses("run: float64 for a float32 network", lambda: run(X.double(), Y), r"argument 0 is.*pass x\.float\(\)"),
@@ -244,6 +260,13 @@ def test_frames_and_series_are_taken_by_run_predict_and_compare() -> None:
     found = run(frame, series)
     assert found.predict(frame, 20).mean.shape == (12, 1)
     assert len(compare(network(), {"a": found}, frame, series, pictures=False).table) == 1
+
+
+def test_a_frame_that_must_not_be_written_is_taken_in_silence(recwarn: pytest.WarningsRecorder) -> None:
+    rows = X.numpy().copy()
+    rows.setflags(write=False)
+    as_tensors("x", rows, X)
+    assert not recwarn.list
 
 
 def test_labels_in_a_series_stay_whole_numbers() -> None:

@@ -427,3 +427,19 @@ def steep() -> None:
 @pytest.mark.parametrize("model", [impossible, steep])
 def test_a_model_that_gives_its_data_no_density_is_refused(model: Callable[..., Any]) -> None:
     refused("no start had a finite energy", BatchedPotential(model))
+
+
+def test_a_networks_weights_are_not_taken_for_a_funnel() -> None:
+    """With a noise far too small the search ends far out and unsettled; from the prior's median it would be lost."""
+    torch.manual_seed(0)
+    x = torch.randn(100, 3)
+    y = x.sum(1, keepdim=True) + 0.3 * torch.randn(100, 1)
+    net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(net.parameters(), 0.02)
+    for _ in range(300):
+        optimizer.zero_grad()
+        (net(x) - y).square().mean().backward()
+        optimizer.step()
+    with pytest.warns(UserWarning, match="did not converge"):
+        estimate = find_map(BatchedPotential(bayesianize(net, Gaussian(0.003)), x, y), progress=False)
+    assert estimate.unbounded == ()

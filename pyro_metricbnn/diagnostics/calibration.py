@@ -64,7 +64,7 @@ class RealCalibration:
 
 
 def calibration(
-    prediction: Prediction, y: Tensor, *, num_bins: int = 15, levels: Sequence[float] = LEVELS
+    prediction: Prediction, y: Any, *, num_bins: int = 15, levels: Sequence[float] = LEVELS
 ) -> ClassCalibration | RealCalibration:
     """How good and how honest a prediction is; the likelihood says whether it is of classes or of numbers.
 

@@ -129,7 +129,7 @@ def noise_warnings(model: Any, walk: Trajectories) -> list[str]:
             where = "at the MAP" if name == FOUND else "at the end of the walk"
             said.append(
                 f"{where} the noise is {noise:.2g} and the residuals are {residual:.2g}: predictions are far too sure. "
-                "Let the noise be inferred, Gaussian(dist.LogNormal(0.0, 1.0)), or give one of the residuals' size."
+                "Let the noise be inferred, Gaussian(), or give one of the residuals' size."
             )
             break
     return said

@@ -16,7 +16,15 @@ from ..graphs.execution import BRANCHES
 from ..model.network import BayesianNetwork
 from ..model.sites import Sites, find_sites
 from ..model.structure import Model, changing, has_density
-from ..runtime.arguments import WrongTypeError, check_device, check_model, check_tensor, does_not_run, first_line
+from ..runtime.arguments import (
+    WrongTypeError,
+    check_device,
+    check_model,
+    check_tensor,
+    does_not_run,
+    first_line,
+    other_precision,
+)
 from ..runtime.out_of_memory import is_out_of_memory
 from .handlers import LastSite
 
@@ -59,7 +67,7 @@ def inspect_model(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]
             f"({str(error).strip() or 'an improper one?'}): the walk needs both. Give the site a wide, proper one."
         ) from error
     except ValueError as error:
-        if cause := _not_finite(given):
+        if cause := not_finite(given):
             said = f"the model refuses its data: {cause}. Drop or impute those rows. ({first_line(error)})"
             raise ValueError(said) from error
         if "PositiveDefinite" in str(error):
@@ -72,7 +80,7 @@ def inspect_model(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]
             "the model does not run on its arguments", args, kwargs, error, _advice(model, given, error)
         ) from error
     wrong = [n for n, node in trace.nodes.items() if has_density(n, node) and not bool(node["log_prob_sum"].isfinite())]
-    if wrong and (cause := _not_finite(given)):
+    if wrong and (cause := not_finite(given)):
         raise ValueError(f"the log density of site {wrong[0]!r} is not finite: {cause}. Drop or impute those rows.")
     return sites, trace
 
@@ -91,13 +99,11 @@ def _advice(model: Model, given: Mapping[str, Tensor], error: Exception) -> str:
         reals = [(name, value.dtype) for name, value in given.items() if value.is_floating_point()]
         if wrong := [(name, kind) for name, kind in reals if kind != own]:
             name, kind = wrong[0]
-            cast = {torch.float32: "float", torch.float64: "double", torch.float16: "half"}.get(own, f"to({own})")
-            cast = cast if "(" in cast else f"{cast}()"
-            return f"The network is {own} and {name} is {kind}: pass x.{cast}."
+            return other_precision(name, kind, own)
     return "Pass what it takes: tensors of its shapes and precision, on its device, observations included."
 
 
-def _not_finite(given: Mapping[str, Tensor]) -> str:
+def not_finite(given: Mapping[str, Tensor]) -> str:
     """Which input has NaN or inf, in words; empty if none has."""
     for name, value in given.items():
         if value.is_floating_point() and not bool(value.isfinite().all()):

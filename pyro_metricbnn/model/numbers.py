@@ -27,5 +27,6 @@ def as_tensors(name: str, value: Any, like: torch.Tensor) -> Any:
             f"{name} has entries of type {value.dtype}, which are no numbers: encode texts and categories first, as "
             "pandas.get_dummies does, and labels as whole numbers from 0."
         )
-    tensor = torch.from_numpy(numpy.ascontiguousarray(value)).to(like.device)
+    value = numpy.ascontiguousarray(value)
+    tensor = torch.from_numpy(value if value.flags.writeable else value.copy()).to(like.device)
     return tensor.to(like.dtype) if tensor.is_floating_point() else tensor

@@ -18,7 +18,15 @@ from ..model.likelihoods import Likelihood
 from ..model.network import BayesianNetwork
 from ..model.numbers import as_tensors
 from ..model.structure import check_observed
-from ..runtime.arguments import WrongTypeError, check_count, check_device, check_mapping, check_part, does_not_run
+from ..runtime.arguments import (
+    WrongTypeError,
+    check_count,
+    check_device,
+    check_mapping,
+    check_part,
+    does_not_run,
+    other_precision,
+)
 from ..runtime.each_draw import for_each
 from ..runtime.out_of_memory import is_out_of_memory, with_less_at_once
 from ..runtime.threads import in_turn
@@ -134,7 +142,7 @@ class Prediction:
         normal = torch.special.ndtri(levels).to(mean).reshape(each, -1, *[1] * (mean.dim() - 1))
         return (mean + variance.sqrt() * normal).flatten(0, 1)
 
-    def log_prob(self, y: Tensor) -> Tensor:
+    def log_prob(self, y: Any) -> Tensor:
         """Log predictive density of each observation (n,), averaged over draws before the logarithm."""
         y = self.likelihood.targets(self.f[0], as_tensors("y", y, self.f))
         first = {name: value[0] for name, value in self.parameters.items()}
@@ -223,6 +231,9 @@ def _outputs(net: torch.nn.Module, weights: dict[str, Tensor], inputs: tuple, nu
     except (TypeError, RuntimeError, AttributeError) as error:
         if is_out_of_memory(error):
             raise
-        said = "the network does not run on x"
-        raise does_not_run(said, inputs, {}, error, "Pass inputs such as it was trained on.") from error
+        own = next(iter(weights.values())).dtype
+        reals = (value.dtype for value in inputs if torch.is_tensor(value) and value.is_floating_point())
+        other = next((dtype for dtype in reals if dtype != own), None)
+        advice = other_precision("x", other, own) if other else "Pass inputs such as it was trained on."
+        raise does_not_run("the network does not run on x", inputs, {}, error, advice) from error
     return torch.cat(outputs, dim=1)

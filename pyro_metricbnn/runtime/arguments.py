@@ -51,6 +51,8 @@ def check_number(
         return
     if isinstance(value, (str, bytes, bool)) or not hasattr(value, "__float__"):
         raise WrongTypeError(f"{name} must be a number, got {value!r}: {why}")
+    if getattr(value, "shape", ()) not in ((), (1,)):
+        raise WrongTypeError(f"{name} must be one number, got {tuple(value.shape)} of them: {why}")
     number = float(value)
     if not (number > 0 or (or_zero and number == 0)) or (math.isinf(number) and not or_inf):
         said = "must be positive and finite"
@@ -113,6 +115,12 @@ def real_device(name: str, device: Any) -> torch.device:
 def first_line(error: BaseException) -> str:
     """What an error says, without its last full stop; its type, if it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].removesuffix(".")
+
+
+def other_precision(name: str, given: torch.dtype, own: torch.dtype) -> str:
+    """What to do about inputs of another precision than a network's."""
+    cast = {torch.float32: "float()", torch.float64: "double()"}.get(own, f"to({own})")
+    return f"The network is {own} and {name} is {given}: pass x.{cast}."
 
 
 def does_not_run(

@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 
 from ..energy.potential import BatchedPotential
 from ..energy.prior_units import PriorUnits, hessian, prior_units, smallness
+from ..model.network import BayesianNetwork
 from ..runtime.arguments import check_count, check_mapping, check_type
 from ..runtime.progress import progress_bar, warn
 from .descent import FAR, End, Evaluate, adam, lbfgs, lbfgs_from_all
@@ -105,10 +106,14 @@ def _search(
 ) -> tuple[list[End], Tensor]:
     """Where the search ended, the best first, and which coordinates (D,) were free to get there."""
     free, looks_for_necks = torch.ones_like(units.scale, dtype=torch.bool), len(starts) > 1 and not potential.is_noisy
+    weights = potential.model.names if isinstance(potential.model, BayesianNetwork) else ()
+    may_be_held = free.clone()  # weights may not: their prior gives the density a maximum
+    for site in potential.sites.sites:
+        may_be_held[site.start : site.stop] = site.name not in weights
     while True:
         ends = _descend(potential, units, starts, free, max_iterations, bar)
         z, settled = ends[0].z, ends[0].settled
-        held = free & (z.abs() > FAR) if not settled else torch.zeros_like(free)
+        held = free & may_be_held & (z.abs() > FAR) if not settled else torch.zeros_like(free)
         if settled and looks_for_necks:
             held = _in_a_neck(potential, units, z, free)
         if not bool(held.any()):

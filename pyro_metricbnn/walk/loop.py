@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..energy.inspection import not_finite
 from ..ranks.faults import held_back
 from ..refiners.refiner import Refiner
 from ..refiners.state import Ground, Particles
@@ -32,9 +33,13 @@ def at_the_map(ground: Ground, refiner: Refiner) -> Particles:
         theta = points[_shared_out(shares, ground.num_particles)[here.start : here.stop]]
     particles = refiner.start(ground, theta)
     if not bool(particles.is_finite.all()):
+        given = {f"argument {i}": value for i, value in enumerate(ground.potential.args) if torch.is_tensor(value)}
+        advice = "Check the data and the initial values, or train the network again."
+        if wrong := not_finite(given):
+            advice = f"Of its data, {wrong}: drop or impute those rows."
         raise ValueError(
             f"the energy at the MAP is {float(particles.energy[0])}, or its gradient is not finite: no particle "
-            "can leave it. Check the data and the initial values, or train the network again."
+            f"can leave it. {advice}"
         )
     return particles
 
