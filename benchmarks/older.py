@@ -20,7 +20,6 @@ SINCE = {  # which version was the last to change what is walked there, by "expe
     "sensitivity/*": 2,
     "complexity/*": 4,  # the tube of sharp posteriors
     "load/*": 4,
-    "kept/throughput_walks": 3,  # 5,000 weights and more
     "regression/MetricBNN": 3,  # normal noise that is given, 300 to 2,000 weights
     "regression/MetricBNN, validated": 3,
     "prior_scale/*": 3,
