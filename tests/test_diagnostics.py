@@ -122,6 +122,15 @@ def test_a_walk_of_which_all_particles_froze_still_has_a_report(walk: Trajectori
     assert "20 of 20" in str(state)
 
 
+def test_particles_that_predict_different_things_have_not_arrived(walk: Trajectories) -> None:
+    thetas = walk.thetas.clone()
+    thetas[:, :, -1] += 5 * torch.arange(20)[:, None]  # the bias of the output
+    state = health(replace(walk, thetas=thetas))
+    assert health(walk).function_r_hat < 1.2
+    assert not state.arrived
+    assert any("still predict different things" in text and "effort" in text for text in state.warnings)
+
+
 def test_a_trend_that_nobody_can_tell_is_called_so(walk: Trajectories) -> None:
     state = replace(health(walk), energy_trend=float("nan"))
     assert "nobody can tell from so few particles or points" in str(state)
@@ -141,7 +150,7 @@ def widened(walk: Trajectories, dim: int) -> Trajectories:
     size = torch.Size((dim - last.start,))
     wider = replace(last, shape=size, unconstrained_shape=size, stop=dim)
     sites = replace(walk.sites, sites=(*walk.sites.sites[:-1], wider))
-    return replace(walk, sites=sites, thetas=torch.randn(20, 101, dim))
+    return replace(walk, sites=sites, thetas=torch.randn(20, 101, dim), ground=None)  # which is of a network
 
 
 @pytest.mark.parametrize("dim", [200, 201, 1000])

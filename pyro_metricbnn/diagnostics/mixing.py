@@ -17,6 +17,7 @@ from ..model.network import BayesianNetwork
 from ..predictions.prediction import check_network, predict
 from ..runtime.arguments import check_mapping, check_tensor
 from ..runtime.each_draw import for_each
+from ..search.first_look import data_of
 from ..walk.trajectories import Trajectories
 
 MIN_DRAWS = 4  # a chain, for two halves with a variance each
@@ -24,6 +25,7 @@ MAX_FUNCTION_R_HAT = 1.05  # above it chains do not agree on function values
 MAX_COORDINATE_R_HAT = 1.2  # above it a walk's particles do not agree on a single coordinate: many have chance's worst
 MAX_ROWS = 200  # inputs or coordinates that are asked whether chains agree on them
 NUM_POINTS, MIN_PARTICLES = 10, 5  # of each particle, whose gradients the virial takes; for a deviation of it
+NUM_LATE, NUM_ROWS, MOST_VALUES = 20, 50, 10**8  # points of each particle, rows, and weights of all points together
 NUM_COLUMNS = 32  # function values at once: Pyro's effective sample size takes memory quadratic in the draws
 
 
@@ -139,13 +141,13 @@ def _by_columns(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
     return figures.reshape(values.shape[2:]).to(values.dtype)
 
 
-def some_rows(x: Any) -> Any:
-    """At most MAX_ROWS rows of a network's inputs, evenly taken."""
+def some_rows(x: Any, most: int = MAX_ROWS) -> Any:
+    """At most so many rows of a network's inputs, evenly taken."""
     if isinstance(x, tuple):
-        return tuple(some_rows(value) for value in x)
-    if not torch.is_tensor(x) or not x.dim() or len(x) <= MAX_ROWS:
+        return tuple(some_rows(value, most) for value in x)
+    if not torch.is_tensor(x) or not x.dim() or len(x) <= most:
         return x
-    return x[torch.linspace(0, len(x) - 1, MAX_ROWS, device=x.device, dtype=torch.float64).round().long()]
+    return x[torch.linspace(0, len(x) - 1, most, device=x.device, dtype=torch.float64).round().long()]
 
 
 def virial(walk: Trajectories) -> tuple[float, float]:
@@ -178,3 +180,26 @@ def virial(walk: Trajectories) -> tuple[float, float]:
     each = torch.stack([((theta - center) * potential.grad(theta)).sum(-1) for theta in points()])
     means = each.mean(0)[whole].double() / len(center)  # (N,)
     return float(means.mean()), float(means.std()) / math.sqrt(len(means))
+
+
+def late_function_r_hat(walk: Trajectories) -> float:
+    """The median R-hat of function values over the second half of the walk, at some of the rows that it was given.
+
+    Particles on their own ways through flat ground have energies at rest, and gradients say little of how far they
+    still have to go: whether they give the same functions does. It says nothing (NaN) of minibatches, of one rank of
+    several, of too few points, or of models that are no network.
+    """
+    ground = walk.ground
+    if ground is None or walk.in_batches or walk.share.is_several:
+        return math.nan
+    model, whole = ground.potential.model, walk.is_good.all(-1).to(walk.thetas.device)
+    num_particles = int(whole.sum())
+    affordable = MOST_VALUES // max(1, num_particles * walk.sites.dim)
+    num_points = min(NUM_LATE, walk.num_steps // 2, affordable)
+    if not isinstance(model, BayesianNetwork) or num_particles < MIN_PARTICLES or num_points < MIN_DRAWS:
+        return math.nan
+    late = torch.linspace(walk.num_steps // 2 + 1, walk.num_steps, num_points, device="cpu").round().long()
+    points = walk.thetas[whole][:, late.to(walk.thetas.device)].to(walk.sites.device, walk.sites.dtype)
+    x, _ = data_of(model, *walk.arguments)
+    rows = some_rows(x, NUM_ROWS)
+    return function_mixing(model, walk.sites.unflatten(points), rows).median_r_hat
