@@ -71,7 +71,8 @@ def note(results: Path, files: Sequence[str], methods: Sequence[str] | None = No
                 found.setdefault((experiment, method), Counter()).update(count)
     if not found:
         return ""
-    made = " and ".join(str(version) for version in sorted({version for count in found.values() for version in count}))
+    *earlier, last = map(str, sorted({version for count in found.values() for version in count}))
+    made = f"{', '.join(earlier)} and {last}" if earlier else last
     before = [method for (experiment, method), count in found.items() if older(experiment, method, count)]
     if not before:
         return f"*Walk version {made}.*"
