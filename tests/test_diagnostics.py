@@ -133,7 +133,7 @@ def test_particles_that_predict_different_things_have_not_arrived(walk: Trajecto
 
 def test_a_trend_that_nobody_can_tell_is_called_so(walk: Trajectories) -> None:
     state = replace(health(walk), energy_trend=float("nan"))
-    assert "nobody can tell from so few particles or points" in str(state)
+    assert "trend unknown from so few particles or points" in str(state)
 
 
 def test_particles_that_disagree_on_a_site_are_reported(walk: Trajectories) -> None:

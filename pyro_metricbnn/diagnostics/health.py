@@ -161,7 +161,7 @@ class Health:
     @property
     def _said_of_trend(self) -> str:
         if math.isnan(self.energy_trend):
-            return "nobody can tell from so few particles or points"
+            return "unknown from so few particles or points"
         return f"{self.energy_trend:+.2f} spreads ({'arrived' if self.arrived else 'not arrived'})"
 
     @property
@@ -173,8 +173,8 @@ class Health:
         start, middle, end = self.energies
         lines = [
             f"{self.num_particles} particles, {self.num_steps} steps, {self.dim} coordinates",
-            f"energy: MAP {self.map_energy:.1f}, start {start:.1f}, middle {middle:.1f}, end {end:.1f}; over the "
-            f"second half {self._said_of_trend}",
+            f"energy: MAP {self.map_energy:.1f}, start {start:.1f}, middle {middle:.1f}, end {end:.1f}; trend "
+            f"{self._said_of_trend}",
             f"energy error: {self.energy_error:.2g}; drift survived: {self.drift_survived:.2f}; "
             f"path walked: {self.path_walked:.0%}; frozen: {len(self.frozen) or 'none'}",
         ]
@@ -188,7 +188,7 @@ class Health:
             lines.append(f"worst R-hat: {self.r_hat:.2f}, of site {self.r_hat_site!r}")
         elif self.is_network:
             median = "" if math.isnan(self.function_r_hat) else f" {self.function_r_hat:.2f} in the median;"
-            lines.append(f"R-hat of function values:{median} function_mixing has each, at rows of your choice")
+            lines.append(f"R-hat of function values:{median} function_mixing has each")
         return "\n".join([*lines, *(f"WARNING: {text}" for text in self.warnings)])
 
 
