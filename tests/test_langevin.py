@@ -215,3 +215,23 @@ def test_a_blow_up_is_not_remembered_for_hundreds_of_windows() -> None:
     for _ in range(100):
         after = refiner._tuned(ground, after, 1 + refiner.aim(ground) * (after["step"] / 1e-3).expand(6, 2), WINDOW)
     assert float(after["step"].min()) > 0.5e-3
+
+
+@pytest.mark.parametrize(("effort", "arrived"), [(1.0, True), (0.02, False)])
+@pytest.mark.filterwarnings("ignore")
+def test_particles_that_have_hardly_moved_have_not_arrived_though_energies_are_at_rest(
+    effort: float, arrived: bool
+) -> None:
+    pyro.set_rng_seed(0)
+    x = torch.randn(2000, 6) * torch.tensor([3.0, 1.0, 0.3, 0.1, 0.03, 0.01])
+    labels = (x[:, 0] + x[:, 1] + 0.3 * torch.randn(2000) > 0).long()
+    net = nn.Linear(6, 2)
+    optimizer = torch.optim.Adam(net.parameters(), 0.05)
+    for _ in range(300):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), labels).backward()
+        optimizer.step()
+    metric = MetricBNN(bayesianize(net, Categorical()), effort=effort, num_particles=8)
+    state = health(metric.run(x, labels, batch_size=100, progress=False))
+    assert not state.is_drifting
+    assert state.arrived is arrived

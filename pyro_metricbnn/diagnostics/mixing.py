@@ -186,11 +186,11 @@ def late_function_r_hat(walk: Trajectories) -> float:
     """The median R-hat of function values over the second half of the walk, at some of the rows that it was given.
 
     Particles on their own ways through flat ground have energies at rest, and gradients say little of how far they
-    still have to go: whether they give the same functions does. It says nothing (NaN) of minibatches, of one rank of
-    several, of too few points, or of models that are no network.
+    still have to go: whether they give the same functions does. It says nothing (NaN) of one rank of several, of a
+    walk from a file, of too few points, or of models that are no network.
     """
     ground = walk.ground
-    if ground is None or walk.in_batches or walk.share.is_several:
+    if ground is None or walk.share.is_several:
         return math.nan
     model, whole = ground.potential.model, walk.is_good.all(-1).to(walk.thetas.device)
     num_particles = int(whole.sum())
