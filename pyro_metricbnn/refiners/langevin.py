@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..energy.prior_units import by_size
+from ..energy.whitening import whitening
 from ..runtime.arguments import check_number
 from .dynamics import ValueAndGrad
 from .refiner import NUM_POINTS, Refiner
@@ -42,8 +43,10 @@ EVERY = 4  # gradients between two looks at the velocities, which are as large a
 class Langevin(Refiner):
     """Underdamped Langevin dynamics (SGHMC): friction takes out the heat that minibatches bring in.
 
-    The step of each site follows its kinetic temperature. `health` has the temperatures of all sites, and what part of
-    their excess is the batches' own noise. It is the default for minibatches and loaders.
+    A network that is linear in up to 2,000 weights, as a last layer is, walks in units in which its posterior is about
+    as wide in all directions, from the Hessian at the MAP. The step of each site follows its kinetic temperature.
+    `health` has the temperatures of all sites, and what part of their excess is the batches' own noise. It is the
+    default for minibatches and loaders.
 
     Args:
         effort: Time for fidelity: so many times as many gradients, 40,000 of all particles together at 1 and at most
@@ -78,7 +81,7 @@ class Langevin(Refiner):
         return {"velocity": torch.zeros_like(theta), **{name: of_sites.clone() for name in (*LEARNED, *SUMS)}}
 
     def units(self, ground: Ground) -> Tensor:
-        return ground.posterior_scale
+        return ground.scale if "root" in ground.measured else ground.posterior_scale
 
     @property
     def num_points(self) -> int:
@@ -102,6 +105,7 @@ class Langevin(Refiner):
 
     def approach(self, ground: Ground, particles: Particles) -> tuple[Ground, Particles]:
         """From the MAP, with steps that its curvature allows, to steps as long as the temperature does."""
+        ground = self._whitened(ground)
         first = min(FIRST / max(ground.curvature, FIRST), LARGEST)
         particles = self._with_steps(ground, particles, first)
         for _ in range(max(1, round(APPROACH * self.num_gradients(ground) / WINDOW))):
@@ -113,6 +117,15 @@ class Langevin(Refiner):
         particles = replace(particles, own={**particles.own, **sums})
         reach = self._between(ground) * particles.step_size
         return replace(ground, measured={**ground.measured, "reach": reach}), particles
+
+    def _whitened(self, ground: Ground) -> Ground:
+        """With the root of a last layer on batches; ranks that share the rows of one see parts of it."""
+        if not ground.potential.is_noisy or ground.share.num_rows > 1:
+            return ground
+        found = whitening(ground.potential, ground.theta_star, ground.scale, ground.num_particles)
+        if found is None:
+            return ground
+        return replace(ground, measured={**ground.measured, "root": found[0], "curvature": found[1]})
 
     def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
         return self._walk(ground, particles, self._between(ground))
@@ -140,7 +153,8 @@ class Langevin(Refiner):
 
     def aim(self, ground: Ground) -> float:
         """For the excess of the kinetic temperature."""
-        excess = self.excess or by_size(len(ground.scale), lambda: SMALL_EXCESS, lambda: LARGE_EXCESS)
+        large = SMALL_EXCESS if "root" in ground.measured else LARGE_EXCESS  # in such units all directions are alike
+        excess = self.excess or by_size(len(ground.scale), lambda: SMALL_EXCESS, lambda: large)
         return excess / math.sqrt(self.effort)
 
     def _with_steps(self, ground: Ground, particles: Particles, first: float) -> Particles:
@@ -158,13 +172,14 @@ class Langevin(Refiner):
         row = int(p.alive.to(torch.uint8).argmax())  # of one that is not frozen: what was learned is the same in all
         learned = {name: own[name][row] for name in LEARNED}  # (S,) each
         steps = learned["step"]
-        eps, units, step = _of_coordinates(ground, steps), self.units(ground), ground.inside(langevin_step)
+        eps, step = _of_coordinates(ground, steps), ground.inside(langevin_step)
+        units = (self.units(ground), *([ground.measured["root"]] if "root" in ground.measured else []))
         theta, velocity, grad, energies = p.theta, own["velocity"], p.grad, torch.zeros_like(p.energy)
         heat, rate, looks = torch.zeros_like(own["heat"]), (1 + self.momentum) / (2 * steps), 0
         earlier: list[Tensor] = []
         for i in range(num_gradients):
             earlier, noise = [*earlier[-1:], grad], ground.share.normal_like(velocity)
-            theta, velocity, energy, grad = step(theta, velocity, grad, noise, eps, units, self.momentum)
+            theta, velocity, energy, grad = step(theta, velocity, grad, noise, eps, self.momentum, *units)
             energies = energies + energy if noisy else energy
             if (num_gradients - 1 - i) % EVERY == 0:
                 heat, looks = heat + rate * _mean_squares(ground, velocity), looks + 1
@@ -192,7 +207,10 @@ class Langevin(Refiner):
         Their second difference has six times the variance of one. The way between the points, which is smooth, mostly
         falls out of it: of the first difference it can be more than the noise where batches are large.
         """
-        variance = _mean_squares(ground, (third - 2 * second + first) * self.units(ground)) / 6
+        difference = (third - 2 * second + first) * self.units(ground)
+        if "root" in ground.measured:
+            difference = difference @ ground.measured["root"]
+        variance = _mean_squares(ground, difference) / 6
         return steps / (2 * (1 - self.momentum)) * variance
 
     def _error(self, ground: Ground, num_particles: int, num_gradients: float) -> Tensor:
@@ -234,17 +252,19 @@ def langevin_step(
     grad: Tensor,
     noise: Tensor,
     eps: Tensor,
-    units: Tensor,
     momentum: float | Tensor,
+    units: Tensor,
+    root: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """One gradient.
+    """One gradient, in units of each coordinate (D,), and of directions where there is a root (D, D).
 
     Returns:
         theta, velocity, energy and gradient after the step.
     """
     # In place: of a large model, memory that is allocated anew takes a good part of the gradient's time.
-    velocity = (momentum * velocity).sub_((eps * units) * grad).add_((2 * (1 - momentum) * eps).sqrt() * noise)
-    theta = theta + units * velocity
+    pull = (eps * units) * grad if root is None else eps * ((units * grad) @ root)
+    velocity = (momentum * velocity).sub_(pull).add_((2 * (1 - momentum) * eps).sqrt() * noise)
+    theta = theta + units * (velocity if root is None else velocity @ root)
     value, grad = value_and_grad(theta)
     return theta, velocity, value, grad
 

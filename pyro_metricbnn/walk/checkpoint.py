@@ -223,6 +223,8 @@ def saved_ground(
     found: dict[str, Any] = {name: part.tensor(name, sites.dim, dtype=sites.dtype).to(sites.device) for name in names}
     measured = {name: found[name] for name in names[2:]} | {"modes": read_modes(part)}
     measured |= {name: part.value(name, float) for name in ("curvature", "reach") if name in part}
+    if "root" in part:
+        measured["root"] = part.tensor("root", sites.dim, sites.dim, dtype=sites.dtype).to(sites.device)
     return Ground(potential, found["theta_star"], found["scale"], num_steps, num_particles, measured, share=share)
 
 

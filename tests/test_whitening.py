@@ -1,0 +1,75 @@
+"""Claims about the units of a last layer on minibatches: its posterior comes out as wide as it is, everywhere."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pyro
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pyro_metricbnn import DriftRefineKernel, Gaussian, Langevin, bayesianize
+from pyro_metricbnn.energy import whitening
+from pyro_metricbnn.energy.minibatches import Minibatches, MinibatchPotential
+
+NUM_ROWS, NOISE, BATCH = 2000, 0.5, 100
+WIDTHS = torch.logspace(0.5, -1.5, 8)  # of the features: precisions from 1 to 10,000
+_generator = torch.Generator().manual_seed(0)
+_mixed = torch.linalg.qr(torch.randn(8, 8, generator=_generator))[0]
+X = (torch.randn(NUM_ROWS, 8, generator=_generator) * WIDTHS) @ _mixed
+Y = X @ torch.ones(8, 1) + NOISE * torch.randn(NUM_ROWS, 1, generator=_generator)
+
+
+def precision() -> Tensor:
+    """Of the exact posterior of the weights and the bias."""
+    inputs = torch.cat([X, torch.ones(NUM_ROWS, 1)], 1).double()
+    return inputs.T @ inputs / NOISE**2 + torch.eye(9)
+
+
+def root(net: nn.Module) -> Tensor | None:
+    model = bayesianize(net, Gaussian(NOISE))
+    potential = MinibatchPotential(model, Minibatches((X, Y), BATCH), NUM_ROWS)
+    theta = potential.flatten({name: value.detach() for name, value in model.trained_params.items()})
+    found = whitening.whitening(potential, theta, torch.ones(len(theta)), 6)
+    return None if found is None else found[0]
+
+
+@functools.cache
+def walked() -> Any:
+    pyro.set_rng_seed(1)
+    model = bayesianize(nn.Linear(8, 1), Gaussian(NOISE))
+    return DriftRefineKernel(model, refiner=Langevin()).walk(X, Y, batch_size=BATCH, progress=False)
+
+
+def test_the_root_is_that_of_the_inverse_precision_of_a_linear_network() -> None:
+    found = root(nn.Linear(8, 1))
+    assert found is not None
+    torch.testing.assert_close(
+        found.double() @ precision() @ found.double(), torch.eye(9).double(), atol=0.02, rtol=0.02
+    )
+
+
+def test_a_walk_has_the_deviations_of_the_posterior_in_every_direction() -> None:
+    values, vectors = torch.linalg.eigh(precision())
+    points = walked().thetas[:, 1:].flatten(0, 1).double() @ vectors
+    ratios = points.std(0) * values.sqrt()
+    assert float(ratios.min()) > 0.85
+    assert float(ratios.max()) < 1.2
+
+
+def test_the_recorded_ground_has_the_root() -> None:
+    assert walked().ground.measured["root"].shape == (9, 9)
+
+
+@pytest.mark.parametrize(
+    "net", [nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 1)), nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 1))]
+)
+def test_a_network_that_is_not_linear_in_its_weights_is_left_alone(net: nn.Module) -> None:
+    assert root(net) is None
+
+
+def test_a_layer_whose_hessian_would_take_long_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whitening, "MOST_WEIGHTS", 8)
+    assert root(nn.Linear(8, 1)) is None
