@@ -32,7 +32,7 @@ def root(net: nn.Module) -> Tensor | None:
     model = bayesianize(net, Gaussian(NOISE))
     potential = MinibatchPotential(model, Minibatches((X, Y), BATCH), NUM_ROWS)
     theta = potential.flatten({name: value.detach() for name, value in model.trained_params.items()})
-    found = whitening.whitening(potential, theta, torch.ones(len(theta)), 6)
+    found = whitening.whitening(potential, theta, torch.ones(len(theta)))
     return None if found is None else found[0]
 
 

@@ -11,16 +11,18 @@ from torch import Tensor
 from ..model.network import BayesianNetwork
 from .handlers import Unvalidated
 from .potential import BatchedPotential
-from .prior_units import hessian
+from .prior_units import hessian, hessian_times
 
 MOST_WEIGHTS = 2000  # whose Hessian is decomposed in seconds
 MOST_ROWS = 20_000  # that it is of. It hangs on few rows, those that the network is not sure of: with 3,750 of 10,000
 # images some directions were taken for far wider than they are, and particles were thrown out
+AT_ONCE = 100  # of its rows
+NUM_BATCHES, NUM_POWER_ITERATIONS = 10, 15
 STRAIGHT = 1e-3  # of a change of the outputs: what may be bent of it
 FLAT = 1e-2  # prior precisions: no direction counts as flatter
 
 
-def whitening(potential: BatchedPotential, theta: Tensor, scale: Tensor, at_once: int) -> tuple[Tensor, float] | None:
+def whitening(potential: BatchedPotential, theta: Tensor, scale: Tensor) -> tuple[Tensor, float] | None:
     """The root, and the sharpest that a batch is in these units; None where it would say little, or take long.
 
     Ten thousand images, 650 weights of a last layer, batches of 250: coordinate by coordinate steps that the sharpest
@@ -29,11 +31,9 @@ def whitening(potential: BatchedPotential, theta: Tensor, scale: Tensor, at_once
     """
     if len(theta) > MOST_WEIGHTS or not _is_linear(potential, theta):
         return None
-    each = _hessians(potential, theta, scale, at_once)
-    values, vectors = torch.linalg.eigh(torch.stack(each).mean(0))
-    root = vectors / values.clamp_min(FLAT).sqrt() @ vectors.mT
-    sharpest = max(float(torch.linalg.eigvalsh(root @ one @ root)[-1]) for one in each)
-    return root.to(scale.dtype), sharpest
+    values, vectors = torch.linalg.eigh(_mean_hessian(potential, theta, scale))
+    root = (vectors / values.clamp_min(FLAT).sqrt() @ vectors.mT).to(scale.dtype)
+    return root, max(_sharpness(potential.next_batch(), theta, scale, root) for _ in range(NUM_BATCHES))
 
 
 def _is_linear(potential: BatchedPotential, theta: Tensor) -> bool:
@@ -52,12 +52,20 @@ def _is_linear(potential: BatchedPotential, theta: Tensor) -> bool:
     return bool((end - 2 * middle + start).norm() <= STRAIGHT * (end - start).norm())
 
 
-def _hessians(potential: BatchedPotential, theta: Tensor, scale: Tensor, at_once: int) -> list[Tensor]:
-    """Of batches (D, D) each: of a pass, or of as many as it takes for MOST_ROWS."""
-    found: list[Tensor] = []
-    num_rows = 0
+def _mean_hessian(potential: BatchedPotential, theta: Tensor, scale: Tensor) -> Tensor:
+    """Of a pass, or of as many batches as it takes for MOST_ROWS (D, D)."""
+    total = torch.zeros(len(theta), len(theta), device=theta.device, dtype=torch.float64)
+    num_rows, num_batches = 0, 0
     while num_rows < min(MOST_ROWS, potential.num_observations):
         batch = potential.next_batch().using(mode="trace")
-        found.append(hessian(batch, theta, scale, at_once))
-        num_rows += batch.num_rows
-    return found
+        total += hessian(batch, theta, scale, AT_ONCE)
+        num_rows, num_batches = num_rows + batch.num_rows, num_batches + 1
+    return total / num_batches
+
+
+def _sharpness(batch: BatchedPotential, theta: Tensor, scale: Tensor, root: Tensor) -> float:
+    """The largest curvature of one batch in the new units, by power iteration."""
+    batch, v = batch.using(mode="trace"), torch.arange(1, len(theta) + 1).to(root).sin()[None]
+    for _ in range(NUM_POWER_ITERATIONS):
+        v = hessian_times(batch, theta, scale, (v / v.norm()) @ root) @ root
+    return float(v.norm())

@@ -122,7 +122,7 @@ class Langevin(Refiner):
         """With the root of a last layer on batches; ranks that share the rows of one see parts of it."""
         if not ground.potential.is_noisy or ground.share.num_rows > 1:
             return ground
-        found = whitening(ground.potential, ground.theta_star, ground.scale, ground.num_particles)
+        found = whitening(ground.potential, ground.theta_star, ground.scale)
         if found is None:
             return ground
         return replace(ground, measured={**ground.measured, "root": found[0], "curvature": found[1]})
