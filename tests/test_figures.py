@@ -34,6 +34,10 @@ def test_every_table_of_ours_says_which_walk_made_it() -> None:
         assert "ersion" in marked(name, RESULTS), name
 
 
+def test_no_figure_is_of_a_walk_that_the_code_no_longer_has() -> None:
+    assert "No cell is of a walk that it no longer has." in section(RESULTS), "run these experiments anew"
+
+
 def test_a_cell_carries_the_version_of_its_walk(tmp_path: Path) -> None:
     cell = Results(tmp_path / "made" / "set.json", {}).cell("MetricBNN|0", lambda: {"nll": 1.0})
     assert cell["walk_version"] == VERSION
