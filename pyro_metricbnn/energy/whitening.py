@@ -65,7 +65,7 @@ def _mean_hessian(potential: BatchedPotential, theta: Tensor, scale: Tensor) -> 
 
 def _sharpness(batch: BatchedPotential, theta: Tensor, scale: Tensor, root: Tensor) -> float:
     """The largest curvature of one batch in the new units, by power iteration."""
-    batch, v = batch.using(mode="trace"), torch.arange(1, len(theta) + 1).to(root).sin()[None]
+    batch, v = batch.using(mode="trace"), torch.arange(1, len(theta) + 1, device=theta.device).to(root).sin()[None]
     for _ in range(NUM_POWER_ITERATIONS):
         v = hessian_times(batch, theta, scale, (v / v.norm()) @ root) @ root
     return float(v.norm())
