@@ -19,6 +19,7 @@ from . import (
     fidelity,
     load,
     older,
+    paper_figures,
     pca,
     posteriordb,
     pyro_models,
@@ -68,6 +69,21 @@ AT_TEMPERATURES = {
     "Ensemble": "ensemble of 20",
     OURS: "temperature 1",
     "MetricBNN, auto": "auto",
+}
+PAPER_SETS = {  # ours, and the name in the paper
+    "glass": "glass",
+    "australian": "australian",
+    "ionosphere": "ionosphere",
+    "breast_ljubljana": "breast",
+    "vehicle": "vehicle",
+    "waveform5000": "waveform",
+}
+PAPER = "MetricBNN (paper)"
+PAPER_ROWS = {
+    "its setting, its training, raw features": ("uci_raw_paper_training", PAPER),
+    "trained to the MAP, raw features": ("uci_raw", PAPER),
+    "trained to the MAP, standardised": ("uci", PAPER),
+    "our default on the networks of the second row": ("uci_raw_paper_training", OURS),
 }
 MCMCS = ("SGLD", "HMC", "MILE")
 INFERRED, SECOND_OUTPUT = "MetricBNN, noise inferred", "MetricBNN, heteroscedastic"
@@ -135,6 +151,27 @@ def at_temperatures(results: Path) -> str:
     ratios = [after / before for before, after in zip(*seconds.values(), strict=True)]
     rows.append(["seconds of auto, in those of temperature 1", *(f"{ratio:.1f}" for ratio in ratios)])
     return markdown(["", *NAMES.values()], rows)
+
+
+def paper_setting(results: Path) -> str:
+    """The paper's table beside its setting on our networks: mean, deviation, accuracy and number of splits."""
+    rows = []
+    where = [paper_figures.SETS.index(name) for name in PAPER_SETS.values()]
+    pairs = zip(paper_figures.NLL[OURS], paper_figures.ACCURACY[OURS], strict=True)
+    theirs = [f"{nll} ({accuracy.split()[0]})" for nll, accuracy in pairs]
+    rows.append(["the paper's table", *(theirs[i] for i in where)])
+    for label, (folder, method) in PAPER_ROWS.items():
+        cells = read(results / folder, tuple(PAPER_SETS))
+        rows.append([label, *(_with_accuracy(cells.get(name, {}), method) for name in PAPER_SETS)])
+    return markdown(["NLL (accuracy; splits)", *(NAMES.get(name, "Waveform, 5,000 rows") for name in PAPER_SETS)], rows)
+
+
+def _with_accuracy(cells: dict[str, Cell], method: str) -> str:
+    nll, accuracy = (values(cells, method, quantity) for quantity in ("nll", "accuracy"))
+    if not nll:
+        return "–"
+    deviation = f" ± {statistics.stdev(nll):.2f}" if len(nll) > 1 else ""
+    return f"{statistics.fmean(nll):.2f}{deviation} ({statistics.fmean(accuracy):.2f}; {len(nll)})"
 
 
 def _above(cells: Cells, name: str) -> str:
@@ -296,6 +333,13 @@ TABLES: dict[str, Table] = {
         methods=("pyro_models/MetricBNN", "uci/MetricBNN", INFERRED),
     ),
     "temperature": Table(write=at_temperatures, files=UCI_FILES, methods=tuple(AT_TEMPERATURES)),
+    "paper setting": Table(
+        write=paper_setting,
+        files=tuple(
+            f"{folder}/{name}.json" for folder in ("uci", "uci_raw", "uci_raw_paper_training") for name in PAPER_SETS
+        ),
+        methods=(*(f"{folder}/{method}" for folder, method in PAPER_ROWS.values()),),
+    ),
     "uci nll": of_sets("uci", UCI_ALL, "nll"),
     "uci ece": of_sets("uci", UCI_ALL, "ece", digits=1),
     "uci accuracy": of_sets("uci", UCI_ALL, "accuracy", largest=True),
