@@ -226,7 +226,7 @@ def test_a_record_that_does_not_fit_is_refused_with_what_would(monkeypatch: pyte
 def test_what_is_said_to_fit_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     from pyro_metricbnn.walk import foresight
 
-    monkeypatch.setattr(foresight, "free_memory", lambda device: 1.0e9)
+    monkeypatch.setattr(foresight, "free_memory", lambda device: 1.1e9)
     cpu = torch.device("cpu")
     with pytest.raises(MemoryError) as refused:
         foresight.check_memory(100_000, 200, torch.float32, cpu, WalkOptions())

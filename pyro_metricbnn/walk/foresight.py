@@ -20,7 +20,7 @@ from ..refiners.state import Ground
 from ..runtime.out_of_memory import NotEnoughMemory
 from .options import WalkOptions
 
-WORKING = 12  # numbers for each of N x D that a walk holds beside its record
+WORKING = 15  # numbers for each of N x D that a walk holds beside its record
 MOST_OF_IT = 0.9  # of the memory that is free
 LONG = 180.0  # seconds
 MANY_ROWS = 20_000
