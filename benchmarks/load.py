@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_metricbnn import BatchedPotential, DriftRefineKernel, Gaussian, MetricBNN, Steer, bayesianize, find_map
+from pyro_metricbnn.walk import VERSION
 
 from .networks import mlp
 from .results import this_run
@@ -174,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows.append(in_own_process(dim, *settings))
         print(rows[-1], flush=True)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    versions = {**this_run(), "threads": 1, "seed": 0}
+    versions = {**this_run(), "walk_version": VERSION, "threads": 1, "seed": 0}
     sizes = {"num_particles": NUM_PARTICLES, "num_steps": NUM_STEPS, "thin": arguments.thin, "half": arguments.half}
     (arguments.out / "load.json").write_text(json.dumps({**versions, **sizes, "rows": rows}, indent=1))
     (arguments.out / "load.md").write_text(table(rows))
