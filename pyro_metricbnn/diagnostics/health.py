@@ -22,7 +22,7 @@ MAX_BEND = 0.1  # the paper's objective bends by .17, and its draws are off the 
 MAX_RECONSTRUCTION = 0.5
 MIN_PATH = 0.5  # of what was planned
 MIN_VIRIAL, MOST_ERRORS = 0.7, 2.0  # 1 for samples; so many standard errors above what was seen count as well
-MAX_LATE_R_HAT = 1.3  # of functions: 38 default walks on tables have up to 1.27, 28 of 38 that were cut to a tenth more
+MAX_LATE_R_HAT = 1.3  # of functions; set by these: 38 default walks on tables have up to 1.27, 28 cut to a tenth more
 MAX_HEAT = 0.2  # that a kinetic temperature may be off by: so much is a tenth of a posterior's deviations
 MORE_EFFORT = "four times the effort (from the default MetricBNN(model, effort=4))"
 WEIGHTS_MAY_DIFFER = (
@@ -155,7 +155,7 @@ class Health:
 
     @property
     def arrived(self) -> bool:
-        """Whether the walk came to where posterior samples live, as far as energies, path and gradients tell."""
+        """Whether the walk came to where posterior samples live, as far as these figures tell."""
         return self.arrival.arrived
 
     @property

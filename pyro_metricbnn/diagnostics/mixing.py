@@ -199,7 +199,8 @@ def late_function_r_hat(walk: Trajectories) -> float:
     if not isinstance(model, BayesianNetwork) or num_particles < MIN_PARTICLES or num_points < MIN_DRAWS:
         return math.nan
     late = torch.linspace(walk.num_steps // 2 + 1, walk.num_steps, num_points, device="cpu").round().long()
-    points = walk.thetas[whole][:, late.to(walk.thetas.device)].to(walk.sites.device, walk.sites.dtype)
+    points = walk.thetas[:, late.to(walk.thetas.device)][whole]  # in this order: of all points a copy may not fit
+    points = points.to(walk.sites.device, walk.sites.dtype)
     x, _ = data_of(model, *walk.arguments)
     rows = some_rows(x, NUM_ROWS)
     return function_mixing(model, walk.sites.unflatten(points), rows).median_r_hat
