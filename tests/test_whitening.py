@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pyro_metricbnn import DriftRefineKernel, Gaussian, Langevin, bayesianize
+from pyro_metricbnn import DriftRefineKernel, Gaussian, HeteroscedasticGaussian, Langevin, bayesianize
 from pyro_metricbnn.energy import whitening
 from pyro_metricbnn.energy.minibatches import Minibatches, MinibatchPotential
+from pyro_metricbnn.model.likelihoods import Likelihood
 
 NUM_ROWS, NOISE, BATCH = 2000, 0.5, 100
 WIDTHS = torch.logspace(0.5, -1.5, 8)  # of the features: precisions from 1 to 10,000
@@ -28,10 +29,16 @@ def precision() -> Tensor:
     return inputs.T @ inputs / NOISE**2 + torch.eye(9)
 
 
-def root(net: nn.Module) -> Tensor | None:
-    model = bayesianize(net, Gaussian(NOISE))
+def root(net: nn.Module, likelihood: Likelihood = Gaussian(NOISE)) -> Tensor | None:  # noqa: B008
+    model = bayesianize(net, likelihood)
     potential = MinibatchPotential(model, Minibatches((X, Y), BATCH), NUM_ROWS)
-    theta = potential.flatten({name: value.detach() for name, value in model.trained_params.items()})
+    theta = potential.flatten(
+        {
+            name: node["value"].detach()
+            for name, node in potential.prototype.nodes.items()
+            if name in potential.sites.names
+        }
+    )
     found = whitening.whitening(potential, theta, torch.ones(len(theta)))
     return None if found is None else found[0]
 
@@ -73,3 +80,8 @@ def test_a_network_that_is_not_linear_in_its_weights_is_left_alone(net: nn.Modul
 def test_a_layer_whose_hessian_would_take_long_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whitening, "MOST_WEIGHTS", 8)
     assert root(nn.Linear(8, 1)) is None
+
+
+@pytest.mark.parametrize(("outputs", "likelihood"), [(1, Gaussian()), (2, HeteroscedasticGaussian())])
+def test_a_layer_whose_noise_is_inferred_is_left_alone(outputs: int, likelihood: Likelihood) -> None:
+    assert root(nn.Linear(8, outputs), likelihood) is None

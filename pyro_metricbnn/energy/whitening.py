@@ -37,9 +37,11 @@ def whitening(potential: BatchedPotential, theta: Tensor, scale: Tensor) -> tupl
 
 
 def _is_linear(potential: BatchedPotential, theta: Tensor) -> bool:
-    """Whether the outputs of a network lie on a straight line where its weights do."""
+    """Whether the outputs of a network lie on a straight line where its weights do, and nothing else is inferred."""
     model = potential.model
-    if not isinstance(model, BayesianNetwork):
+    if not isinstance(model, BayesianNetwork) or set(potential.sites.names) != set(model.names):
+        return False
+    if model.likelihood.infers_noise:  # as a second output: the energy bends with it
         return False
 
     def outputs(point: Tensor) -> Tensor:
