@@ -10,16 +10,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pyro_metricbnn import DriftRefineKernel, Gaussian, HeteroscedasticGaussian, Langevin, bayesianize
+from pyro_metricbnn import Categorical, DriftRefineKernel, Gaussian, HeteroscedasticGaussian, Langevin, bayesianize
 from pyro_metricbnn.energy import whitening
 from pyro_metricbnn.energy.minibatches import Minibatches, MinibatchPotential
 from pyro_metricbnn.model.likelihoods import Likelihood
+from pyro_metricbnn.refiners import langevin
 
 NUM_ROWS, NOISE, BATCH = 2000, 0.5, 100
 WIDTHS = torch.logspace(0.5, -1.5, 8)  # of the features: precisions from 1 to 10,000
 _generator = torch.Generator().manual_seed(0)
 _mixed = torch.linalg.qr(torch.randn(8, 8, generator=_generator))[0]
 X = (torch.randn(NUM_ROWS, 8, generator=_generator) * WIDTHS) @ _mixed
+LABELS = (X.sum(-1) + torch.randn(NUM_ROWS, generator=_generator) > 0).long()
 Y = X @ torch.ones(8, 1) + NOISE * torch.randn(NUM_ROWS, 1, generator=_generator)
 
 
@@ -68,6 +70,48 @@ def test_a_walk_has_the_deviations_of_the_posterior_in_every_direction() -> None
 
 def test_the_recorded_ground_has_the_root() -> None:
     assert walked().ground.measured["root"].shape == (9, 9)
+
+
+def test_the_root_at_points_is_that_of_the_mean_of_their_hessians() -> None:
+    potential = MinibatchPotential(
+        bayesianize(nn.Linear(8, 2), Categorical()), Minibatches((X, LABELS), BATCH), NUM_ROWS
+    )
+    points = torch.randn(NUM_ROWS // BATCH, potential.dim)
+    scale = torch.ones(potential.dim)
+    found = whitening.whitening_at(potential, points, scale)[0].double()
+    each = [batch_hessian(potential, point) for point in points]
+    torch.testing.assert_close(found @ torch.stack(each).mean(0) @ found, torch.eye(18).double(), atol=0.3, rtol=0.1)
+
+
+def batch_hessian(potential: MinibatchPotential, point: Tensor) -> Tensor:
+    """Of all rows, as if they were the batch's: of two classes, where p (1 - p) says how sure a row is."""
+    values = potential.unflatten(point)
+    weight, bias = values["weight"].double(), values["bias"].double()
+    inputs = torch.cat([X, torch.ones(NUM_ROWS, 1)], 1).double()
+    p = (X.double() @ weight.T + bias).softmax(-1)[:, 0]
+    one = (inputs * (p * (1 - p))[:, None]).T @ inputs  # of either class, and minus it between them
+    order = [*range(8), 16, *range(8, 16), 17]  # weights of the first class, its bias, those of the second
+    whole = torch.kron(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).double(), one) + torch.eye(18).double()
+    back = [order.index(i) for i in range(18)]
+    return whole[back][:, back]
+
+
+def test_half_of_the_approach_on_the_units_are_those_of_where_the_particles_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Any] = []
+
+    def noted(*given: Any) -> Any:
+        seen.append((given[1], whitening.whitening_at(*given)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(langevin, "whitening_at", noted)
+    kernel = DriftRefineKernel(bayesianize(nn.Linear(8, 1), Gaussian(NOISE)), refiner=Langevin(effort=0.1))
+    walk = kernel.walk(X, Y, num_particles=5, batch_size=BATCH, progress=False)
+    ((points, (root, _)),) = seen
+    assert points.unique(dim=0).shape == (5, 9)
+    assert walk.ground is not None
+    assert bool((walk.ground.measured["root"] == root).all())
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..energy.prior_units import by_size
-from ..energy.whitening import whitening
+from ..energy.whitening import whitening, whitening_at
 from ..runtime.arguments import check_number
 from .dynamics import ValueAndGrad
 from .refiner import NUM_POINTS, Refiner
@@ -44,7 +44,7 @@ class Langevin(Refiner):
     """Underdamped Langevin dynamics (SGHMC): friction takes out the heat that minibatches bring in.
 
     A network that is linear in up to 2,000 weights, as a last layer is, walks in units in which its posterior is about
-    as wide in all directions, from the Hessian at the MAP. The step of each site follows its kinetic temperature.
+    as wide in all directions, from Hessians on the way. The step of each site follows its kinetic temperature.
     `health` has the temperatures of all sites, and what part of their excess is the batches' own noise. It is the
     default for minibatches and loaders.
 
@@ -108,7 +108,10 @@ class Langevin(Refiner):
         ground = self._whitened(ground)
         first = min(FIRST / max(ground.curvature, FIRST), LARGEST)
         particles = self._with_steps(ground, particles, first)
-        for _ in range(max(1, round(APPROACH * self.num_gradients(ground) / WINDOW))):
+        count = max(1, round(APPROACH * self.num_gradients(ground) / WINDOW))
+        for i in range(count):
+            if i == count // 2 > 0 and "root" in ground.measured:
+                ground, particles = self._whitened_again(ground, particles)
             moved, _ = self._walk(ground, particles, WINDOW)
             sound = moved.where(moved.is_finite, particles)
             learned = {name: moved.own[name] for name in LEARNED}
@@ -126,6 +129,16 @@ class Langevin(Refiner):
         if found is None:
             return ground
         return replace(ground, measured={**ground.measured, "root": found[0], "curvature": found[1]})
+
+    def _whitened_again(self, ground: Ground, particles: Particles) -> tuple[Ground, Particles]:
+        """With the root that the Hessians at the particles give, the same on all ranks; and steps for it."""
+        thetas = ground.share.gathered(particles.theta)
+        thetas = thetas[thetas.isfinite().all(-1)]
+        if not len(thetas):
+            return ground, particles
+        root, curvature = whitening_at(ground.potential, thetas, ground.scale)
+        ground = replace(ground, measured={**ground.measured, "root": root, "curvature": curvature})
+        return ground, self._with_steps(ground, particles, min(FIRST / max(curvature, FIRST), LARGEST))
 
     def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
         return self._walk(ground, particles, self._between(ground))
