@@ -23,8 +23,10 @@ SINCE = {  # which version was the last to change what is walked there, by "expe
     "regression/MetricBNN": 3,  # normal noise that is given, 300 to 2,000 weights
     "regression/MetricBNN, validated": 3,
     "prior_scale/*": 3,
+    "regression/MetricBNN, heteroscedastic": 5,  # a noise at each input: a longer approach
     "regression/*": 2,  # noise that is inferred
     "unknown_noise/*": 2,
+    "last_layer/*": 5,  # units measured again where the particles are
     "images/*": 2,  # minibatches
     "rotation/*": 2,
     "corruption/*": 2,

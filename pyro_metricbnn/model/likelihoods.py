@@ -4,6 +4,7 @@ In: the output f of a network for n inputs.  Out: a Pyro distribution with batch
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -24,16 +25,21 @@ SIGMOID = (
 )
 
 
+Scaled = tuple["Likelihood", Tensor, Mapping[str, Tensor]]
+
+
 class Likelihood(ABC):
     """How observations scatter around a network's output f, that of one draw of the weights.
 
     A new likelihood is one more class. Only `distribution` is a must; override `parameters` where it has latent
     parameters of its own, `targets` where observations have another shape than the output, `moments` where its
-    distribution has no mean and variance, `identified` where it does not see all of the output. One of classes says
+    distribution has no mean and variance, `identified` where it does not see all of the output, `scaled` where its
+    predictions can be made less sure. One of classes says
     `observes = "classes"` and has `class_probs`.
     """
 
     observes: ClassVar[Literal["numbers", "classes"]] = "numbers"
+    noise_by_input: ClassVar[bool] = False  # whether outputs of the network say how large the noise is
     has_normal_noise: ClassVar[bool] = False  # then mean and variance say all, and quantiles need no random numbers
 
     def parameters(self, f: Tensor) -> dict[str, Tensor]:
@@ -73,6 +79,12 @@ class Likelihood(ABC):
         if self.observes == "classes":
             return self
         raise ValueError(f"clean labels are for classes; {type(self).__name__} has none: f is the output itself.")
+
+    def scaled(self, factor: float, f: Tensor, parameters: Mapping[str, Tensor]) -> "Scaled":
+        """Noise so many times as wide, or logits divided by it: the likelihood, outputs and parameters that have it."""
+        if self.observes == "classes":
+            return self, f / factor, parameters
+        raise ValueError(f"{type(self).__name__} has no width to scale: that is for classes and for Gaussian.")
 
     def identified(self, f: Tensor) -> Tensor:
         """The output without what the observations cannot tell."""
@@ -146,6 +158,11 @@ class Gaussian(Likelihood):
         prior = dist.LogNormal(f.new_tensor(-1.0), f.new_tensor(1.5)) if self.scale is None else self.scale
         return {"scale": pyro.sample("scale", prior)}
 
+    def scaled(self, factor: float, f: Tensor, parameters: Mapping[str, Tensor]) -> "Scaled":
+        if self.infers_noise:
+            return self, f, {**parameters, "scale": factor * parameters["scale"]}
+        return Gaussian(factor * self.scale), f, parameters
+
     def distribution(self, f: Tensor, **parameters: Tensor) -> Any:
         scale = parameters.get("scale", self.scale)
         if not isinstance(scale, Tensor):
@@ -168,6 +185,7 @@ class HeteroscedasticGaussian(Likelihood):
 
     has_normal_noise = True
     infers_noise = True
+    noise_by_input = True
     floor: float = 1e-4  # keeps the density bounded where the network fits a point exactly
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ To add here: a kind of posterior, one `Source` with `read` under `@source_of.reg
 
 from .arviz_export import to_arviz
 from .prediction import Prediction, predict
+from .scaling import fit_scale
 from .sources import PosteriorDraws, Source, source_of
 
-__all__ = ["PosteriorDraws", "Prediction", "Source", "predict", "source_of", "to_arviz"]
+__all__ = ["PosteriorDraws", "Prediction", "Source", "fit_scale", "predict", "source_of", "to_arviz"]

@@ -23,6 +23,7 @@ from ..runtime.arguments import (
     check_count,
     check_device,
     check_mapping,
+    check_number,
     check_part,
     does_not_run,
     other_precision,
@@ -116,6 +117,15 @@ class Prediction:
     def clean(self) -> "Prediction":
         """The same of labels without noise, where the likelihood says that some of those observed are wrong."""
         return replace(self, likelihood=self.likelihood.clean, parameters={})
+
+    def scaled(self, factor: float) -> "Prediction":
+        """Less sure by a factor above 1, surer by one below: logits of each draw divided by it, or noise times it.
+
+        `fit_scale` finds the factor on rows that were held out.
+        """
+        check_number("factor", factor, "1 changes nothing.")
+        likelihood, f, parameters = self.likelihood.scaled(factor, self.f, self.parameters)
+        return Prediction(f=f, likelihood=likelihood, parameters=parameters)
 
     def quantile(self, q: float) -> Tensor:
         """The q-quantile of new observations, from one observation a draw."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..energy.potential import BatchedPotential
 from ..ranks.share import ALONE, Share
-from ..runtime.arguments import check_count, check_number
+from ..runtime.arguments import check_count, check_number, check_part
 from .dynamics import ValueAndGrad, steered_step
 from .langevin import Langevin
 from .refiner import NUM_POINTS, Refiner
@@ -22,7 +22,6 @@ from .step_size import MIN_DIM, cold_aim, walked_dim
 WORK, LONGEST = 80_000, 10_000  # gradients of all particles together, and of each, at effort 1
 MOST_WORK, LEAST = 6.25e9, 1000  # gradients times weights and rows; gradients of any walk
 NUM_STAGES = 8  # of the approach: after each the units are learned anew
-APPROACH = 0.5  # of the gradients: hot ones, which are not recorded
 HOTTER = 25.0  # times the last aim, at the start: validation rows of UCI's concrete and energy, three splits, have an
 # NLL of -.06 and -2.16, with 100 of .02 and -2.19; Boston and yacht .08 and -3.28, with 8 of .08 and -3.20. A hotter
 # end (.1, at first 5 times that) of which the last fourth is recorded: energy .18 and .12 (three splits), concrete 3.01
@@ -42,9 +41,9 @@ class Anneal(Refiner):
     """Microcanonical dynamics, as `Steer`, with an energy error that is large at first and falls along the walk.
 
     Each particle's step follows its own error, and a step that went wrong is undone. The units of the coordinates are
-    learned on the way, in stages. The first half of the gradients is not recorded: from a network that fits too well
-    or too badly it comes to where the posterior's samples are, or nearer to it. It is the default for networks of up
-    to 2,000 weights with normal noise (docs/accuracy.md has the figures).
+    learned on the way, in stages. The approach is not recorded: from a network that fits too well or too badly it
+    comes to where the posterior's samples are, or nearer to it. It is the default for networks of up to 2,000 weights
+    with normal noise (docs/accuracy.md has the figures).
 
     Args:
         effort: Time for fidelity: so many times as many gradients, 80,000 of all particles together at 1 and at most
@@ -52,6 +51,7 @@ class Anneal(Refiner):
         error: Aim for a step's squared energy error per dimension at the end; None for `Steer`'s, but at most 0.02.
         decoherence: Path in units of sqrt(D) over which the noise renews the drift.
         longest: Gradients of each particle, at most and at effort 1.
+        approach_part: The part of the gradients that is not recorded.
 
     Example:
         >>> DriftRefineKernel(model, refiner=Anneal(effort=4.0)).refiner.effort
@@ -64,12 +64,16 @@ class Anneal(Refiner):
     error: float | None = None
     decoherence: float = 0.5
     longest: int = LONGEST
+    approach_part: float = 0.5
 
     def __post_init__(self) -> None:
         check_number("effort", self.effort, "it trades time for fidelity; 1 is the default.")
         check_number("decoherence", self.decoherence, "it is a length of path.")
         check_number("error", self.error, "None lets the walk find it.", or_none=True)
         check_count("longest", self.longest, "it counts gradients.")
+        check_part("approach_part", self.approach_part, "it is the part of the walk before the record.")
+        if self.approach_part == 1:
+            raise ValueError("approach_part must be below 1: nothing would be recorded.")
 
     def on(self, potential: BatchedPotential) -> Refiner:
         """`Langevin` for minibatches: their noise is no error of a step."""
@@ -98,7 +102,7 @@ class Anneal(Refiner):
 
     def approach_length(self, ground: Ground) -> float:
         """In gradients, not in path: hot steps are long, and the first may be far longer than any that is recorded."""
-        return self.reach(ground) * ground.num_steps * APPROACH / (1 - APPROACH)
+        return self.reach(ground) * ground.num_steps * self.approach_part / (1 - self.approach_part)
 
     def num_gradients(self, ground: Ground) -> int:
         affordable = max(LEAST, MOST_WORK / len(ground.scale) / max(1, ground.potential.num_rows))
@@ -112,9 +116,9 @@ class Anneal(Refiner):
         return cold * HOTTER ** (1 - min(1.0, part))
 
     def approach(self, ground: Ground, particles: Particles) -> tuple[Ground, Particles]:
-        """The hot half, in stages after each of which the units are those that the walks showed."""
+        """The hot part, in stages after each of which the units are those that the walks showed."""
         ground = replace(ground, measured={**ground.measured, "posterior_scale": ground.scale}, _insides={})
-        each = round(APPROACH * self.num_gradients(ground)) // NUM_STAGES
+        each = round(self.approach_part * self.num_gradients(ground)) // NUM_STAGES
         for _ in range(NUM_STAGES):
             seen = Deviations(particles.theta)
             particles, _ = self._walk(ground, particles, each, seen)
@@ -128,7 +132,7 @@ class Anneal(Refiner):
 
     def _between(self, ground: Ground) -> int:
         """Gradients from one recorded point to the next."""
-        return max(1, round((1 - APPROACH) * self.num_gradients(ground) / ground.num_steps))
+        return max(1, round((1 - self.approach_part) * self.num_gradients(ground) / ground.num_steps))
 
     def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
         return self._walk(ground, particles, self._between(ground))

@@ -106,12 +106,12 @@ class Langevin(Refiner):
     def approach(self, ground: Ground, particles: Particles) -> tuple[Ground, Particles]:
         """From the MAP, with steps that its curvature allows, to steps as long as the temperature does."""
         ground = self._whitened(ground)
-        first = min(FIRST / max(ground.curvature, FIRST), LARGEST)
-        particles = self._with_steps(ground, particles, first)
+        particles = self._with_first_steps(ground, particles)
         count = max(1, round(APPROACH * self.num_gradients(ground) / WINDOW))
         for i in range(count):
             if i == count // 2 > 0 and "root" in ground.measured:
-                ground, particles = self._whitened_again(ground, particles)
+                ground = self._whitened(ground, ground.share.gathered(particles.theta))
+                particles = self._with_first_steps(ground, particles)
             moved, _ = self._walk(ground, particles, WINDOW)
             sound = moved.where(moved.is_finite, particles)
             learned = {name: moved.own[name] for name in LEARNED}
@@ -121,24 +121,17 @@ class Langevin(Refiner):
         reach = self._between(ground) * particles.step_size
         return replace(ground, measured={**ground.measured, "reach": reach}), particles
 
-    def _whitened(self, ground: Ground) -> Ground:
-        """With the root of a last layer on batches; ranks that share the rows of one see parts of it."""
+    def _whitened(self, ground: Ground, thetas: Tensor | None = None) -> Ground:
+        """With the root of a last layer on batches, at points (n, D) or the MAP; ranks that share rows see parts of it."""
         if not ground.potential.is_noisy or ground.share.num_rows > 1:
             return ground
-        found = whitening(ground.potential, ground.theta_star, ground.scale)
+        if thetas is None:
+            found = whitening(ground.potential, ground.theta_star, ground.scale)
+        else:
+            found = whitening_at(ground.potential, thetas, ground.scale)
         if found is None:
             return ground
         return replace(ground, measured={**ground.measured, "root": found[0], "curvature": found[1]})
-
-    def _whitened_again(self, ground: Ground, particles: Particles) -> tuple[Ground, Particles]:
-        """With the root that the Hessians at the particles give, the same on all ranks; and steps for it."""
-        thetas = ground.share.gathered(particles.theta)
-        thetas = thetas[thetas.isfinite().all(-1)]
-        if not len(thetas):
-            return ground, particles
-        root, curvature = whitening_at(ground.potential, thetas, ground.scale)
-        ground = replace(ground, measured={**ground.measured, "root": root, "curvature": curvature})
-        return ground, self._with_steps(ground, particles, min(FIRST / max(curvature, FIRST), LARGEST))
 
     def advance(self, ground: Ground, particles: Particles) -> tuple[Particles, Tensor]:
         return self._walk(ground, particles, self._between(ground))
@@ -169,6 +162,9 @@ class Langevin(Refiner):
         large = SMALL_EXCESS if "root" in ground.measured else LARGE_EXCESS  # in such units all directions are alike
         excess = self.excess or by_size(len(ground.scale), lambda: SMALL_EXCESS, lambda: large)
         return excess / math.sqrt(self.effort)
+
+    def _with_first_steps(self, ground: Ground, particles: Particles) -> Particles:
+        return self._with_steps(ground, particles, min(FIRST / max(ground.curvature, FIRST), LARGEST))
 
     def _with_steps(self, ground: Ground, particles: Particles, first: float) -> Particles:
         """The same step for all sites, and velocities of temperature 1 for it."""

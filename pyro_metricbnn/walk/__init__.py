@@ -9,7 +9,7 @@ from .kernel import DriftRefineKernel
 from .options import WalkOptions
 from .trajectories import Trajectories
 
-VERSION = 4
+VERSION = 5
 """Of what a walk gives by default: whoever changes that, beyond chance, counts on. Results of benchmarks carry it."""
 
 __all__ = ["VERSION", "DriftRefineKernel", "MapEstimate", "Trajectories", "WalkOptions", "find_map"]
