@@ -13,7 +13,10 @@ from benchmarks.image_data import images as data_of
 from benchmarks.image_heads import heads
 from benchmarks.image_networks import augmented, lenet, resnet
 
-METHODS = ["network", "temperature scaling", "MetricBNN, last layer", "MetricBNN, dense layers", "control, last layer"]
+METHODS = [
+    "network", "temperature scaling", "MetricBNN, last layer", "MetricBNN, dense layers",
+    "MetricBNN, dense layers, scaled", "control, last layer", "MetricBNN, 4 networks",
+]  # fmt: skip
 
 
 def cells(path: Path) -> Mapping[str, Any]:
