@@ -179,6 +179,23 @@ def test_a_noise_that_is_given_takes_fewer_gradients() -> None:
     assert refiner.num_gradients(ground_of(torch.eye(301), 20)) == 2 * 2000
 
 
+def test_with_a_noise_at_each_input_three_fourths_of_the_walk_are_its_approach() -> None:
+    assert DriftRefineKernel(model(HeteroscedasticGaussian(), 2)).refiner == Anneal(approach_part=0.75)
+    assert DriftRefineKernel(model()).refiner == Anneal(approach_part=0.5)
+
+
+@pytest.mark.parametrize("part", [0.5, 0.75])
+def test_the_record_begins_after_the_approach(part: float) -> None:
+    kernel = DriftRefineKernel(model(), refiner=Anneal(effort=0.05, approach_part=part), num_steps=20)
+    walk = kernel.walk(X, Y, num_particles=2, num_networks=1, progress=False)
+    assert float(walk.gradients[0] / walk.gradients[-1]) == pytest.approx(part, abs=0.05)
+
+
+def test_a_walk_that_is_all_approach_is_refused() -> None:
+    with pytest.raises(ValueError, match="nothing would be recorded"):
+        Anneal(approach_part=1.0)
+
+
 def test_minibatches_are_walked_by_langevin() -> None:
     kernel = DriftRefineKernel(model(), refiner=Anneal(effort=0.05), num_steps=4)
     metric = MetricBNN(kernel, num_particles=3).run(X, Y, batch_size=20, progress=False)
