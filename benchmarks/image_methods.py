@@ -40,9 +40,9 @@ NUM_DRAWS = 100
 WALK: dict[str, Any] = {"num_particles": 6, "num_steps": 60, "effort": 2.0}
 COLD = {"MNIST": 0.3, "CIFAR10": 0.1}
 # Of ResNet18's 2.4 million weights, validation NLL (network .4706, with temperature scaling .4662) of predictions as
-# they are, and scaled: N(0, .03^2) and N(0, .1^2) priors at temperatures 1, .3 and .1 .471 .468 .467 and .468 .465 .465;
-# N(0, .1^2) and N(0, .3^2) at .3 and .1 .471 .471 and .464 .464; N(0, .2^2) at .1 and .03 .472 and .465 .464. Four
-# shifted and turned copies of each image were no better.
+# they are, and scaled: priors N(0, .03^2) and N(0, .1^2) at temperatures 1 and .1 .472 and .467, .468 and .465; N(0,
+# .1^2) and N(0, .3^2) at .3 and .1 .471 and .471, .464 and .464; N(0, .2^2) at .1 and .03 .472 and .472, .465 and .464.
+# Four shifted and turned copies of each image were no better.
 LARGE_WALK: dict[str, Any] = {"num_particles": 3, "num_steps": 20, "effort": 0.24}
 LARGE_BATCH, LARGE_PRIOR = 512, {"1.layer4.1.conv2": 0.1, "1.fc": 0.3}
 NUM_OURS = 200

@@ -122,9 +122,9 @@ class Langevin(Refiner):
         return replace(ground, measured={**ground.measured, "reach": reach}), particles
 
     def _whitened(self, ground: Ground, thetas: Tensor | None = None) -> Ground:
-        """With the root of a last layer on batches, at points (n, D) or the MAP; ranks that share rows see parts of it."""
+        """With the root of a last layer on batches, by Hessians at points (n, D) or the MAP."""
         if not ground.potential.is_noisy or ground.share.num_rows > 1:
-            return ground
+            return ground  # ranks that share the rows see parts of it
         if thetas is None:
             found = whitening(ground.potential, ground.theta_star, ground.scale)
         else:
