@@ -22,7 +22,8 @@ from .images import Place
 from .results import Results
 
 METHODS = [
-    "network", "temperature scaling", "MetricBNN, last layer", "MetricBNN, last two layers", "LA GN, last layer",
+    "network", "temperature scaling", "MetricBNN, last layer", "MetricBNN, last two layers",
+    "MetricBNN, last two layers, scaled", "LA GN, last layer",
     "LA GN Kron, last two layers", "Riem LA, last layer", "SGLD, last two layers", "SWAG, last two layers",
     "ESPRO, last two layers",
 ]  # fmt: skip
