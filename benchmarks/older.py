@@ -22,6 +22,7 @@ SINCE = {  # which version was the last to change what is walked there, by "expe
     "load/*": 4,
     "regression/MetricBNN": 3,  # normal noise that is given, 300 to 2,000 weights
     "regression/MetricBNN, validated": 3,
+    "regression/MetricBNN, scaled": 3,
     "prior_scale/*": 3,
     "regression/MetricBNN, heteroscedastic": 5,  # a noise at each input: a longer approach
     "regression/*": 2,  # noise that is inferred

@@ -7,11 +7,12 @@ saves 1.5 s of 1,500 steps on Glass and on Australian, and compiling takes 4 to 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from ..task import Task, train_together
-from .method import Method, Predictor
+from .method import Method, Predictor, scaled
 
 NUM_MEMBERS = 20
 PARTS, FEWER = tuple({"part": part} for part in (1.0, 0.3, 0.1, 0.03)), ({"part": 0.01},)
@@ -44,5 +45,6 @@ METHODS = (
         above=FEWER,
         cite=CITE,
     ),
+    Method("Ensemble, scaled", partial(scaled, fit=fit), only="regression", cite=CITE),
     Method("Ensemble, heteroscedastic", heteroscedastic, settings=PARTS, above=FEWER, only="regression", cite=CITE),
 )

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_metricbnn.predictions.prediction import Prediction
+from pyro_metricbnn.predictions import Prediction, fit_scale
 
 from ..task import Task
 
@@ -40,6 +40,14 @@ class FromDraws:
     def mean_square(self) -> float:
         """Of the weights, over draws and coordinates: 1 where they are as the N(0, 1) prior's."""
         return float(torch.cat([value.flatten(1) for value in self.draws.values()], dim=1).square().mean())
+
+
+def scaled(task: Task, fit: Fit) -> Predictor:
+    """A method's predictions with the noise, or the logits, scaled by one factor that the validation rows ask for."""
+    predict = fit(task)
+    assert task.problem.x_valid is not None
+    factor = fit_scale(predict(task.problem.x_valid), task.problem.y_valid)
+    return lambda x: predict(x).scaled(factor)
 
 
 @dataclass(frozen=True)

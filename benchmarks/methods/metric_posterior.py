@@ -13,7 +13,7 @@ from torch import Tensor
 from pyro_metricbnn import Gaussian, MetricBNN, NoisyCategorical, predict
 
 from ..task import Task, train_together
-from .method import FromDraws, Method, Predictor
+from .method import FromDraws, Method, Predictor, scaled
 
 NUM_DRAWS = 1000
 TRAINED = 0.2  # of the steps of training: 300
@@ -120,6 +120,7 @@ METHODS = (
     Method("MetricBNN, 4 networks", from_several),
     Method("MetricBNN, noisy labels", noisy_labels, only="uci"),
     Method("MetricBNN, validated", validated, only="regression"),
+    Method("MetricBNN, scaled", partial(scaled, fit=posterior), only="regression"),
     Method("MetricBNN, noise inferred", noise_inferred, only="regression"),
     Method("MetricBNN, heteroscedastic", heteroscedastic, only="regression"),
 )
