@@ -27,7 +27,8 @@ from pyro_metricbnn import (
 from pyro_metricbnn.energy import whitening
 from pyro_metricbnn.energy.minibatches import Minibatches, MinibatchPotential
 from pyro_metricbnn.ranks.share import Share
-from pyro_metricbnn.refiners.langevin import LEARNED, WINDOW, langevin_step
+from pyro_metricbnn.refiners.dynamics import langevin_step
+from pyro_metricbnn.refiners.langevin import LEARNED, WINDOW
 from pyro_metricbnn.refiners.state import Ground
 from pyro_metricbnn.walk.loop import at_the_map
 
@@ -80,6 +81,25 @@ def test_the_kinetic_temperature_of_every_site_is_within_a_fifth_of_1(batch_size
     heat = health(walked(batch_size)).heat
     assert [site for site, _, _ in heat] == ["weights", "bias"]
     assert all(abs(temperature - 1) < 0.2 for _, temperature, _ in heat)
+
+
+def padded(x: Tensor, y: Tensor) -> None:
+    """The regression with weights that nothing depends on, in the same site."""
+    weights = pyro.sample("weights", dist.Normal(torch.zeros(200), 1.0).to_event(1))
+    bias = pyro.sample("bias", dist.Normal(torch.zeros(()), 1.0))
+    with pyro.plate("data", len(x)):
+        pyro.sample("obs", dist.Normal(x @ weights[:3] + bias, NOISE), obs=y)
+
+
+def test_weights_that_no_batch_pulls_at_do_not_hide_that_the_others_are_too_hot() -> None:
+    pyro.set_rng_seed(1)
+    walk = DriftRefineKernel(padded, refiner=Langevin()).walk(X, Y, batch_size=64, progress=False)
+    assert walk.ground is not None
+    pulls = walk.ground.measured["pulls"][:200]
+    assert bool((pulls[3:] == 0).all())
+    assert float(pulls.mean()) == pytest.approx(1)
+    ratios = points(walk)[:, :3].std(0) / exact()[1][:3]
+    assert float(ratios.max()) < 1.15
 
 
 def test_the_batches_part_of_the_heat_is_in_the_report() -> None:

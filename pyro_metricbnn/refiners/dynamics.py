@@ -1,6 +1,7 @@
 """Microcanonical Langevin dynamics of constant speed: the gradient turns the drift (Robnik et al. 2023).
 
 In: particles, a step size and a length.  Out: the particles that much further on, and the mean square energy error.
+For minibatches one step with friction and noise.
 """
 
 import math
@@ -101,3 +102,27 @@ def steered(ground: Ground, particles: Particles, length: float, decoherence: fl
     theta, drift, energy, grad, padding = state
     moved = replace(p, theta=theta, drift=drift, energy=energy, grad=grad, own={"padding": padding})
     return replace(moved, path=p.path + length, num_gradients=p.num_gradients + num_steps), squares / num_steps
+
+
+def langevin_step(
+    value_and_grad: ValueAndGrad,
+    theta: Tensor,
+    velocity: Tensor,
+    grad: Tensor,
+    noise: Tensor,
+    eps: Tensor,
+    momentum: float | Tensor,
+    units: Tensor,
+    root: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """One gradient, in units of each coordinate (D,), and of directions where there is a root (D, D).
+
+    Returns:
+        theta, velocity, energy and gradient after the step.
+    """
+    # In place: of a large model, memory that is allocated anew takes a good part of the gradient's time.
+    pull = (eps * units) * grad if root is None else eps * ((units * grad) @ root)
+    velocity = (momentum * velocity).sub_(pull).add_((2 * (1 - momentum) * eps).sqrt() * noise)
+    theta = theta + units * (velocity if root is None else velocity @ root)
+    value, grad = value_and_grad(theta)
+    return theta, velocity, value, grad

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..energy.prior_units import by_size
 from ..energy.whitening import whitening, whitening_at
 from ..runtime.arguments import check_number
-from .dynamics import ValueAndGrad
+from .dynamics import langevin_step
 from .refiner import NUM_POINTS, Refiner
 from .state import Ground, Particles
 
@@ -37,6 +37,7 @@ HOTTEST = 10.0  # that is remembered: a blow-up would otherwise be for hundreds 
 LEARNED = ("step", "excess", "tried")  # of each site: eps, and sums of what it was and what came of it
 SUMS = ("heat", "looks", "batch_heat", "comparisons")  # by particle and site, over the recorded part
 EVERY = 4  # gradients between two looks at the velocities, which are as large as the noise
+PULLING = 4  # batches that are asked which coordinates they pull at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,7 @@ class Langevin(Refiner):
 
     def approach(self, ground: Ground, particles: Particles) -> tuple[Ground, Particles]:
         """From the MAP, with steps that its curvature allows, to steps as long as the temperature does."""
-        ground = self._whitened(ground)
+        ground = self._whitened(self._pulled(ground))
         particles = self._with_first_steps(ground, particles)
         count = max(1, round(APPROACH * self.num_gradients(ground) / WINDOW))
         for i in range(count):
@@ -120,6 +121,22 @@ class Langevin(Refiner):
         particles = replace(particles, own={**particles.own, **sums})
         reach = self._between(ground) * particles.step_size
         return replace(ground, measured={**ground.measured, "reach": reach}), particles
+
+    def _pulled(self, ground: Ground) -> Ground:
+        """With what each coordinate counts for in its site's temperature (D,): nothing where no batch pulls at it.
+
+        Where nothing pulls the temperature is always right. Of 200 weights of which a regression has three, deviations
+        of these came out up to 2.4 times too wide; at 32 x 32 eight of nine entries of ResNet18's last kernels see
+        padding alone, and what their temperature hid heated the last layer to 7.
+        """
+        if not ground.potential.is_noisy:
+            return ground
+        grads = torch.cat([ground.potential.next_batch().grad(ground.theta_star[None]) for _ in range(PULLING)])
+        pulls = [(part != part[:1]).any(0) for part in grads.split(_sizes(ground), dim=-1)]
+        if all(bool(part.all()) for part in pulls):
+            return ground
+        weights = [part / part.float().mean() if bool(part.any()) else torch.ones_like(part) for part in pulls]
+        return replace(ground, measured={**ground.measured, "pulls": torch.cat(weights).to(ground.scale.dtype)})
 
     def _whitened(self, ground: Ground, thetas: Tensor | None = None) -> Ground:
         """With the root of a last layer on batches, by Hessians at points (n, D) or the MAP."""
@@ -254,30 +271,6 @@ class Langevin(Refiner):
         return {"step": (steps * change.exp()).clamp_max(LARGEST), "excess": excess, "tried": tried}
 
 
-def langevin_step(
-    value_and_grad: ValueAndGrad,
-    theta: Tensor,
-    velocity: Tensor,
-    grad: Tensor,
-    noise: Tensor,
-    eps: Tensor,
-    momentum: float | Tensor,
-    units: Tensor,
-    root: Tensor | None = None,
-) -> tuple[Tensor, ...]:
-    """One gradient, in units of each coordinate (D,), and of directions where there is a root (D, D).
-
-    Returns:
-        theta, velocity, energy and gradient after the step.
-    """
-    # In place: of a large model, memory that is allocated anew takes a good part of the gradient's time.
-    pull = (eps * units) * grad if root is None else eps * ((units * grad) @ root)
-    velocity = (momentum * velocity).sub_(pull).add_((2 * (1 - momentum) * eps).sqrt() * noise)
-    theta = theta + units * (velocity if root is None else velocity @ root)
-    value, grad = value_and_grad(theta)
-    return theta, velocity, value, grad
-
-
 def _sizes(ground: Ground) -> list[int]:
     """How many coordinates each site has."""
     return [site.stop - site.start for site in ground.potential.sites.sites]
@@ -291,7 +284,10 @@ def _of_coordinates(ground: Ground, of_sites: Tensor) -> Tensor:
 
 def _mean_squares(ground: Ground, values: Tensor) -> Tensor:
     """Of each site: (N, D) -> (N, S)."""
-    return torch.stack([part.square().mean(-1) for part in values.split(_sizes(ground), dim=-1)], dim=-1)
+    squares = values.square()
+    if "pulls" in ground.measured and "root" not in ground.measured:  # directions of a root are of all coordinates
+        squares.mul_(ground.measured["pulls"])
+    return torch.stack([part.mean(-1) for part in squares.split(_sizes(ground), dim=-1)], dim=-1)
 
 
 def _directions(velocity: Tensor, before: Tensor) -> Tensor:

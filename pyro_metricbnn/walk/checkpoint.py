@@ -219,7 +219,7 @@ def saved_ground(
 ) -> Ground:
     """The ground that the walk was on, with what had been measured of it."""
     part, sites = content.part("ground"), potential.sites
-    names = ("theta_star", "scale", *(("posterior_scale",) if "posterior_scale" in part else ()))
+    names = ("theta_star", "scale", *(name for name in ("posterior_scale", "pulls") if name in part))
     found: dict[str, Any] = {name: part.tensor(name, sites.dim, dtype=sites.dtype).to(sites.device) for name in names}
     measured = {name: found[name] for name in names[2:]} | {"modes": read_modes(part)}
     measured |= {name: part.value(name, float) for name in ("curvature", "reach") if name in part}
