@@ -102,7 +102,8 @@ class Head:
         """Draws by the whole network's sites, by the part's names; of wide kernels the middle."""
         shapes = {name: value.shape for name, value in self.net.named_parameters()}
         found = {own: draws[name] for name, own in self.sites.items()}
-        return {name: v if v.shape[1:] == shapes[name] else v[..., 1, 1].clone() for name, v in found.items()}
+        # Copies: a view would be kept with all that it is a view of.
+        return {name: (v if v.shape[1:] == shapes[name] else v[..., 1, 1]).clone() for name, v in found.items()}
 
     def predict(self, weights: Mapping[str, Tensor], features: Tensor) -> Prediction:
         """What draws (S, ...) by the part's names predict."""

@@ -33,6 +33,7 @@ from pyro_metricbnn import (
     BatchedPotential,
     DriftRefineKernel,
     Gaussian,
+    Langevin,
     MetricBNN,
     Ranks,
     Steer,
@@ -60,6 +61,11 @@ def groups(y: Tensor) -> None:
     spread = pyro.sample("spread", dist.LogNormal(y.new_zeros(()), 1.0))
     with pyro.plate("rows", len(y)):
         pyro.sample("obs", dist.StudentT(y.new_full((), 4.0), mean, spread), obs=y)
+
+
+def last_layer() -> Any:
+    """A network that is linear in its weights: on batches it walks in units of Hessians at all particles."""
+    return bayesianize(nn.Linear(X.shape[1], 1).to(X), Gaussian(0.3))
 
 
 def local(y: Tensor) -> None:
@@ -221,6 +227,7 @@ def alike(folder: Path) -> dict[str, Any]:
         "anneal": found(walked(network(8, Gaussian()), X, Y, refiner=Anneal(effort=0.02), num_networks=1)),
         "adam": found(walked(network(), X, Y, refiner=Adam(num_refinements=3))),
         "minibatches": found(walked(network(), X, Y, batch_size=8)),
+        "last layer": found(walked(last_layer(), X, Y, batch_size=8, refiner=Langevin(effort=0.02))),
         "foreign": found(walked(network(), X, Y, refiner=Foreign())),
         "loader": in_a_loader(),
         "first": at_the_first(),

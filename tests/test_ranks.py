@@ -166,7 +166,7 @@ def test_draws_agree_to_rounding_at_the_first_points_however_many_ranks(run: str
 
 @pytest.mark.slow
 @needs_fork
-@pytest.mark.parametrize("run", ["small", "anneal", "adam", "minibatches", "loader"])
+@pytest.mark.parametrize("run", ["small", "anneal", "adam", "minibatches", "last layer", "loader"])
 def test_so_do_those_of_every_refiner_and_of_batches(run: str, found_by: Found) -> None:
     one, two = (found_by("alike", size)[run]["thetas"] for size in (1, 2))
     assert largest_difference(one[:, :3], two[:, :3]) < 1e-6
@@ -189,7 +189,9 @@ def test_the_same_number_of_ranks_gives_the_same_bits(size: int, found_by: Found
 
 @pytest.mark.slow
 @needs_fork
-@pytest.mark.parametrize("run", ["steer", "small", "anneal", "adam", "minibatches", "foreign", "rows", "loader"])
+@pytest.mark.parametrize(
+    "run", ["steer", "small", "anneal", "adam", "minibatches", "last layer", "foreign", "rows", "loader"]
+)
 def test_every_rank_has_the_whole_record_and_draws_the_same_numbers_next(run: str, found_by: Found) -> None:
     first, second = (found_by("alike", 2, rank)[run] for rank in (0, 1))
     assert len(first["thetas"]) == NUM_PARTICLES
