@@ -19,7 +19,7 @@ MOST_ROWS = 20_000  # that it is of. It hangs on few rows, those that the networ
 AT_ONCE = 100  # of its rows
 NUM_BATCHES, NUM_POWER_ITERATIONS = 10, 15
 STRAIGHT = 1e-3  # of a change of the outputs: what may be bent of it
-FLAT = 1.0  # prior precisions: no direction is flatter
+FLAT = 1.0  # prior precisions, at temperature 1: no direction is flatter
 
 
 def whitening(potential: BatchedPotential, theta: Tensor, scale: Tensor) -> tuple[Tensor, float] | None:
@@ -41,7 +41,7 @@ def whitening_at(potential: BatchedPotential, thetas: Tensor, scale: Tensor) -> 
     batch was 1,200 times as sharp as a prior in units of the MAP's, and 40 times in units of the walk's.
     """
     values, vectors = torch.linalg.eigh(_mean_hessian(potential, thetas, scale))
-    root = (vectors / values.clamp_min(FLAT).sqrt() @ vectors.mT).to(scale.dtype)
+    root = (vectors / values.clamp_min(FLAT / potential.temperature).sqrt() @ vectors.mT).to(scale.dtype)
     points = (thetas[i % len(thetas)] for i in range(NUM_BATCHES))
     return root, max(_sharpness(potential.next_batch(), theta, scale, root) for theta in points)
 

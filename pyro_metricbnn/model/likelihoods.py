@@ -34,8 +34,7 @@ class Likelihood(ABC):
     A new likelihood is one more class. Only `distribution` is a must; override `parameters` where it has latent
     parameters of its own, `targets` where observations have another shape than the output, `moments` where its
     distribution has no mean and variance, `identified` where it does not see all of the output, `scaled` where its
-    predictions can be made less sure. One of classes says
-    `observes = "classes"` and has `class_probs`.
+    predictions can be made less sure. One of classes says `observes = "classes"` and has `class_probs`.
     """
 
     observes: ClassVar[Literal["numbers", "classes"]] = "numbers"
