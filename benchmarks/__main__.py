@@ -24,6 +24,8 @@ COMMANDS = (
         "images",
         "rotation",
         "corruption",
+        "last_layer",
+        "spread",
         "prior_scale",
         "publish",
     ),

@@ -28,6 +28,7 @@ SINCE = {  # which version was the last to change what is walked there, by "expe
     "regression/*": 2,  # noise that is inferred
     "unknown_noise/*": 2,
     "last_layer/*": 5,  # units measured again where the particles are
+    "spread/*": 5,
     "images/*": 2,  # minibatches
     "rotation/*": 2,
     "corruption/*": 2,

@@ -120,3 +120,13 @@ def test_the_bias_of_exact_draws_is_nothing_and_that_of_one_mode_of_two_is_not()
 def test_the_bias_of_a_named_closed_form_is_measured_and_in_the_table(tmp_path: Path) -> None:
     bias.main(["Gamma", "--quick", "--out", str(tmp_path)])
     assert "rate of a Poisson" in (tmp_path / "bias" / "bias.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["last_layer", "spread"])
+def test_an_experiment_on_an_image_network_leaves_cells_and_a_table(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("laplace")
+    run(name, tmp_path)
+    cells = json.loads((tmp_path / name / f"{name}.json").read_text())["cells"]
+    assert not [cell["error"] for cell in cells.values() if "error" in cell]
+    assert "|---|" in (tmp_path / name / f"{name}.md").read_text()
