@@ -61,9 +61,10 @@ def small_task(kind: str) -> Task:
     """A network of 8 units with a hundredth of the work."""
     x = torch.randn(50, 3)
     if kind == "classes":
-        return trained(Problem(kind, x, x.argmax(-1), x, x.argmax(-1)), Categorical(), hidden=(8,), share=0.01)
+        y = x.argmax(-1)
+        return trained(Problem(kind, x, y, x, y, x, y), Categorical(), hidden=(8,), share=0.01)
     y = x.sum(-1, keepdim=True).sin()
-    return trained(Problem(kind, x, y, x, y), Gaussian(0.3), hidden=(8,), share=0.01)
+    return trained(Problem(kind, x, y, x, y, x, y), Gaussian(0.3), hidden=(8,), share=0.01)
 
 
 def test_the_differentiable_energy_has_the_gradient_of_autograd() -> None:
