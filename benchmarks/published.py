@@ -350,7 +350,14 @@ TABLES: dict[str, Table] = {
     "uci whole time in turns": in_parts("uci_in_turns", UCI_ALL, [(OURS, "Ensemble"), (OURS, "MILE")], "total_seconds"),
     "uci unit prior": of_sets("uci_unit_prior", UCI_ALL, "nll"),
     "regression apart": apart(
-        "regression", REGRESSION, [(OURS, "Ensemble"), (SECOND_OUTPUT, "MILE"), (INFERRED, SECOND_OUTPUT)]
+        "regression",
+        REGRESSION,
+        [
+            (OURS, "Ensemble"),
+            ("MetricBNN, scaled", "Ensemble, scaled"),
+            (SECOND_OUTPUT, "MILE"),
+            (INFERRED, SECOND_OUTPUT),
+        ],
     ),
     "regression time": in_parts(
         "regression", REGRESSION, [(OURS, "Ensemble"), (INFERRED, "MILE"), (SECOND_OUTPUT, "MILE")], "total_seconds"

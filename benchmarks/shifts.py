@@ -68,6 +68,7 @@ def table(results: Results, groups: Sequence[str]) -> str:
 def picture(results: Results, groups: Sequence[str], label: str, path: Path) -> None:
     """NLL by group, a line a method."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
     shown, ax = plt.subplots(figsize=(max(7, 0.7 * len(groups)), 4.6), layout="constrained")
     for i, (method, found) in enumerate(means(results, "nll", groups).items()):
@@ -77,6 +78,11 @@ def picture(results: Results, groups: Sequence[str], label: str, path: Path) -> 
         ax.plot(range(len(groups)), averages, style, label=method, linewidth=2.5 if ours else 1.2, color=f"C{i % 10}")
     ax.set_xticks(range(len(groups)), groups, rotation=0 if label else 45, ha="center" if label else "right")
     ax.set(xlabel=label, ylabel="NLL", yscale="log")
+    ticks = [0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10]
+    low, high = ax.get_ylim()
+    ax.set_yticks([tick for tick in ticks if low <= tick <= high])
+    ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
     ax.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     shown.savefig(path, dpi=100)
     plt.close(shown)
