@@ -354,6 +354,7 @@ TABLES: dict[str, Table] = {
         REGRESSION,
         [
             (OURS, "Ensemble"),
+            ("HMC", "Ensemble"),
             ("MetricBNN, scaled", "Ensemble, scaled"),
             (SECOND_OUTPUT, "MILE"),
             (INFERRED, SECOND_OUTPUT),
