@@ -185,9 +185,9 @@ def _of_draws(place: Place, part: str, found: Kept) -> Made:
     return lambda x: head.predict(found.weights, head.of(x)), cell
 
 
-def _scaled(place: Place) -> Made:
-    """The walk's predictions, as much less sure as the validation images ask for."""
-    begin, (predict, cell) = processor_seconds(), _of_draws(place, place.wide, place.metric(place.wide))
+def _scaled(place: Place, found: Callable[[str], Kept]) -> Made:
+    """Predictions of the walk, or of its control, as much less sure as the validation images ask for."""
+    begin, (predict, cell) = processor_seconds(), _of_draws(place, place.wide, found(place.wide))
     factor = fit_scale(predict(place.data.x_valid), place.data.y_valid)
     seconds = cell["fit_seconds"] + processor_seconds() - begin
     return lambda x: predict(x).scaled(factor), {**cell, "fit_seconds": seconds, "scale": factor}
@@ -226,9 +226,10 @@ def predictors(place: Place, methods: Sequence[str] | None = None) -> dict[str, 
     }
     for part in (LAST_LAYER, place.wide, *([WHOLE] if _has_whole(place) else [])):
         made[f"MetricBNN, {part}"] = lambda part=part: _of_draws(place, part, place.metric(part))  # type: ignore[misc]
-    made[f"MetricBNN, {place.wide}, scaled"] = partial(_scaled, place)
+    made[f"MetricBNN, {place.wide}, scaled"] = partial(_scaled, place, place.metric)
     for part in (LAST_LAYER, place.wide):
         made[f"control, {part}"] = lambda part=part: _of_draws(place, part, place.control(part))  # type: ignore[misc]
+    made[f"control, {place.wide}, scaled"] = partial(_scaled, place, place.control)
     for method in BASELINES:
         part = LAST_LAYER if BASELINES[method].last_alone else place.wide
         made[f"{method}, {part}"] = lambda method=method: _of_draws(place, *place.other(method))  # type: ignore[misc]

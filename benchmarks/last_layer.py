@@ -20,7 +20,6 @@ from typing import Any
 import pyro
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from pyro_metricbnn import Categorical, MetricBNN, bayesianize, calibration
@@ -152,12 +151,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _part(data: Path | None) -> Images:
     found = images(data, "FashionMNIST")
     return found._replace(x=found.x[:NUM_IMAGES], y=found.y[:NUM_IMAGES])
-
-
-def loss(net: nn.Module, x: Tensor, y: Tensor) -> float:
-    """Mean cross-entropy."""
-    with torch.no_grad():
-        return float(cross_entropy(net(x), y))
 
 
 if __name__ == "__main__":
